@@ -23,8 +23,9 @@ GOOD = SelfCheck(
 """What a calibration says of itself that nothing disturbed."""
 
 
-def demo_calibration() -> Calibration:
-    planned = plan_engine(EngineConfig(backend="cpu"))
+def demo_calibration(model: str = "") -> Calibration:
+    """That of another model has the same constants."""
+    planned = plan_engine(EngineConfig(model=model, backend="cpu"))
     return Calibration(
         version=VERSION,
         made="2026-01-01T00:00:00+00:00",

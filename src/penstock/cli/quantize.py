@@ -20,16 +20,18 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.options import positive_int, whole_number
 from penstock.cli.parser import UsageError
-from penstock.cli.quantize_options import METHODS, check, settings_of, work_of
-from penstock.cli.status_line import StatusLine, bar
+from penstock.cli.quantize_options import METHODS, settings_of, work_of
+from penstock.cli.quantize_reading import request_of
+from penstock.cli.quantize_report import Clock, report
+from penstock.cli.quantize_request import ComparisonRequest, MethodRequest, Request
+from penstock.cli.quantize_tuning import tuning_of
+from penstock.cli.status_line import StatusLine
 
 if TYPE_CHECKING:
     from penstock.quantize.budget import Budget
-    from penstock.quantize.progress import Progress
+    from penstock.quantize.fine_tuning import FineTuning
     from penstock.quantize.run import Quantized, Work
 
-_COMPARED = ("method", "bits", "group_size", "asymmetric", "budget", "sparsity")
-"""Options that the words of a comparison say."""
 RARE = frozenset({"--damping", "--seed"})
 
 
@@ -114,7 +116,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="METHOD[:BITS[:GROUP]]",
         help="make all of these, such as rtn:4:64 gptq:4:64 nf4, in folders of --out, and write "
-        "what each loses, weighs and gains",
+        "what each loses, weighs and gains; with :tuned behind it, after --fine-tune",
     )
     group.add_argument(
         "--text",
@@ -129,6 +131,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=20,
         metavar="N",
         help="windows of 512 tokens of it that are read (default: 20)",
+    )
+    group.add_argument(
+        "--tasks",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="have variants answer questions, too: each a line of JSON, such as "
+        '{"question": "2 + 2 =", "answers": [" 3", " 4"], "right": 1}',
     )
     group = parser.add_argument_group("calibration")
     group.add_argument(
@@ -151,6 +161,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         metavar="N",
         help="of the windows' places, and of the signs by which quip turns (default: 0)",
+    )
+    group = parser.add_argument_group("fine-tuning")
+    group.add_argument(
+        "--fine-tune",
+        type=positive_int,
+        metavar="STEPS",
+        help="train what stays continuous (scales, zero points, codebooks, norms) after rounding, "
+        "so that predictions on --calibration are those of the model in floats; needs torch, and "
+        "is kept if it gains on the last tenth of the text, which it does not read",
+    )
+    group.add_argument(
+        "--fine-tune-codes",
+        action="store_true",
+        default=None,
+        help="of integers: let codes change, too",
     )
     group = parser.add_argument_group("gptq, sparsegpt, quip")
     group.add_argument(
@@ -221,104 +246,52 @@ def run(args: argparse.Namespace) -> int:
     from penstock.quantize.source import SourceModel
     from penstock.weights.hub import resolve_model_folder
 
-    given = [name for name in _COMPARED if _has(args, name)]
-    if args.compare and given:
-        option = "--" + given[0].replace("_", "-")
-        raise UsageError(f"argument {option}: --compare names methods and bits; leave it out")
-    if args.text and not args.compare:
-        raise UsageError("argument --text: is of --compare alone; leave it out")
-    args.method = args.method or ("magnitude" if args.sparsity else "rtn")
-    if not args.compare:
-        check(args)
-    source = SourceModel(resolve_model_folder(args.model, args.revision))
-    if args.compare:
+    request = request_of(args)
+    asked, out = request.asked, request.out
+    source = SourceModel(resolve_model_folder(request.model, request.revision))
+
+    def make(
+        options: MethodRequest, work: Work, tuning: FineTuning | None, folder: Path
+    ) -> Quantized:
+        return _quantize(request, options, work, tuning, folder)
+
+    if isinstance(asked, ComparisonRequest):
         from penstock.cli.quantize_compare import compare
 
-        return compare(args, source, _quantize)
-    out = args.out.expanduser()
+        return compare(asked, out, source, make)
     if os.path.lexists(out):
         raise UsageError(f"argument --out: {out} is there already; remove it, or name another")
+    tuning = tuning_of(asked, source)
     started = time.perf_counter()
-    work = work_of(args, source)
+    work = work_of(asked, source)
     for note in work.notes:
         print(f"note: {note}", file=sys.stderr)
-    _report(_quantize(args, work, out), time.perf_counter() - started)
+    report(make(asked, work, tuning, out), time.perf_counter() - started)
     return 0
 
 
-def _has(args: argparse.Namespace, name: str) -> bool:
-    return getattr(args, name) is not None
-
-
-def _quantize(args: argparse.Namespace, work: Work, out: Path) -> Quantized:
-    """Write what ``args`` ask for to the folder ``out``."""
+def _quantize(
+    request: Request,
+    options: MethodRequest,
+    work: Work,
+    tuning: FineTuning | None,
+    out: Path,
+) -> Quantized:
+    """Write what ``options`` ask for to the folder ``out``."""
     from penstock.backends.registry import backend
     from penstock.quantize.run import quantize
 
-    threads = args.threads or len(os.sched_getaffinity(0))
     status = StatusLine(sys.stderr)
     try:
         return quantize(
             work,
             out,
             backend("cpu").bind,
-            threads,
-            settings=settings_of(args),
-            restart=args.restart,
-            tell=_Clock(status).tell,
+            request.threads,
+            settings=settings_of(options),
+            restart=request.restart,
+            tuning=tuning,
+            tell=Clock(status).tell,
         )
     finally:
         status.close()
-
-
-class _Clock:
-    """Shows how far a run is, and how long it will take."""
-
-    def __init__(self, status: StatusLine) -> None:
-        self._status = status
-        self._first: tuple[float, float] | None = None
-        self._phase = ""
-
-    def tell(self, progress: Progress) -> None:
-        self._status.show(lambda: self._text(progress))
-
-    def _text(self, progress: Progress) -> str:
-        at, now = progress.layer + progress.part, time.monotonic()
-        if self._first is None or self._phase != progress.phase:
-            self._first, self._phase = (at, now), progress.phase
-        then, since = self._first
-        left = ""
-        if at > then:
-            seconds = (now - since) / (at - then) * (progress.layers - at)
-            left = f", {_duration(seconds)} left"
-        shown = bar(at / progress.layers) if self._status.rewrites else ""
-        layer = f"layer {progress.layer + 1} of {progress.layers}"
-        return f"{progress.phase}:{shown} {layer}, {progress.doing}{left}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _report(done: Quantized, seconds: float) -> None:
-    sizes = f"{done.source_bytes / 1e6:,.1f} -> {done.num_bytes / 1e6:,.1f} MB"
-    print(f"{done.folder}: {done.matrices} matrices, {sizes} in {_duration(seconds)}")
-    if done.chosen is not None:
-        each = sorted(done.chosen.matrices.items())
-        counts = (f"{n} in {'floats' if bits == 16 else f'{bits} bits'}" for bits, n in each)
-        print(f"  {', '.join(counts)}: {done.chosen.bits_a_weight:.3f} bits a weight")
-    if done.resumed:
-        print(f"  {done.resumed} layers were done by the run before")
-    few = sum(each.few for each in done.rounded)
-    if few:
-        print(
-            f"  {few} matrices of experts that few tokens reach are rounded to nearest; calibrate "
-            "with more text"
-        )
-    errors = [(each.error, each.module) for each in done.rounded if each.error is not None]
-    if errors:
-        worst, module = max(errors)
-        mean = sum(error for error, _ in errors) / len(errors)
-        print(f"  squared error of outputs: mean {mean:.2%}, largest {worst:.2%} ({module})")

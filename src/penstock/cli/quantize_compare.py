@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import sys
 import time
@@ -15,31 +14,26 @@ import msgspec
 from penstock.cli.bench_common import command_line
 from penstock.cli.eval_common import read_text
 from penstock.cli.parser import UsageError
-from penstock.cli.quantize_options import (
-    AUTO,
-    CALIBRATED,
-    INTEGERS,
-    METHODS,
-    QUIP_BITS,
-    SPARSE,
-    check,
-    of_method,
-    settings_of,
-    work_of,
-)
+from penstock.cli.quantize_options import settings_of, work_of
+from penstock.cli.quantize_request import ComparisonRequest, MethodRequest
+from penstock.cli.quantize_tuning import tuning_of
 from penstock.cli.status_line import StatusLine
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
+from penstock.evaluate.multiple_choice import Task
 from penstock.hardware import detect
 from penstock.models.json_objects import read_json_object
-from penstock.quantize.budget import Budget
 from penstock.quantize.comparison import bits_per_weight, stored_bytes, table
 from penstock.quantize.unfinished import RECORD, differing
+from penstock.tokenizer.load import load_tokenizer
 from penstock.version import __version__
 from penstock.written_file import write_bytes, write_json
 
 if TYPE_CHECKING:
-    from penstock.quantize.comparison import Variant
+    from penstock.evaluate.text_model import TextModel
+    from penstock.evaluate.windows import Window
+    from penstock.quantize.comparison import Answered, Variant
+    from penstock.quantize.fine_tuning import FineTuning
     from penstock.quantize.run import Work
     from penstock.quantize.source import SourceModel
 
@@ -49,79 +43,33 @@ _BASE: Final = "as it is"
 _WINDOW: Final = 512
 _RUNS: Final = 3
 
-Make = Callable[[argparse.Namespace, "Work", Path], object]
-"""Writes the checkpoint that options ask for to a folder."""
+Make = Callable[[MethodRequest, "Work", "FineTuning | None", Path], object]
+"""Writes the checkpoint that is asked for to a folder."""
 
 
-def parse(text: str, args: argparse.Namespace) -> argparse.Namespace:
-    """The options of one of ``--compare``: METHOD[:BITS[:GROUP]][:asymmetric], and what ``args``
-    have for its method besides; BITS may be auto=BUDGET. Raises UsageError for what is no such
-    text."""
-    method, *rest = text.split(":")
-    asymmetric = rest[-1:] == ["asymmetric"]
-    words = rest[:-1] if asymmetric else rest
-    bits = words[0] if words else ""
-    group = words[1] if len(words) > 1 else ""
-    if method not in METHODS:
-        raise UsageError(f"argument --compare: {text} begins with none of {', '.join(METHODS)}")
-    budget = _budget(bits) if method in INTEGERS else None
-    known = bits in ("", "2", "3", "4", "8") or budget is not None
-    known = known and group in ("", "32", "64", "128", "row")
-    known = known and not (method in ("squeezellm", "quip") and (group or asymmetric))
-    known = known and not (method == "quip" and bits not in ("", *map(str, QUIP_BITS)))
-    several = (*INTEGERS, *SPARSE, "squeezellm", "quip")
-    if not known or len(words) > 2 or (rest and method not in several):
-        raise UsageError(
-            f"argument --compare: {text} is not METHOD[:BITS[:GROUP]][:asymmetric], with bits 2, "
-            "3, 4, 8 or, such as auto=3.5, a budget, and groups of 32, 64, 128 or row, for "
-            f"{', '.join(INTEGERS)}, and but for a budget {' and '.join(SPARSE)}; squeezellm and "
-            "quip have METHOD[:BITS], quip with bits 2, 3 or 4, and others have a METHOD alone"
-        )
-    if (method in CALIBRATED or budget is not None) and args.calibration is None:
-        raise UsageError(f"argument --compare: {text} needs --calibration FILE")
-    size = None if not group else 0 if group == "row" else int(group)
-    number = AUTO if budget is not None else int(bits) if bits else None
-    own = of_method(args, method, number, size, asymmetric or None)
-    own.budget = budget
-    check(own)
-    return own
-
-
-def _budget(bits: str) -> Budget | None:
-    """That of ``auto=BUDGET``; None of any other text."""
-    word, _, text = bits.partition("=")
-    try:
-        return Budget.parse(text) if word == AUTO else None
-    except ValueError:
-        return None
-
-
-def compare(args: argparse.Namespace, source: SourceModel, make: Make) -> int:
-    """Make the variants that are not in ``--out`` yet, judge and time them."""
-    if not args.text:
-        raise UsageError("argument --compare: needs --text FILE, by which variants are judged")
-    asked = {text: parse(text, args) for text in args.compare}
+def compare(asked: ComparisonRequest, out: Path, source: SourceModel, make: Make) -> int:
+    """Make the variants that are not in the folder ``out`` yet, judge and time them."""
     # Whatever can be refused is refused before hours are spent on the first.
-    works = {text: work_of(options, source) for text, options in asked.items()}
-    text = read_text(args.text)
-    out: Path = args.out.expanduser()
+    works = {text: work_of(options, source) for text, options in asked.variants.items()}
+    tunings = {text: tuning_of(options, source) for text, options in asked.variants.items()}
+    text, tasks = read_text(list(asked.texts)), [Task.read(path) for path in asked.tasks]
     if out.exists() and out.samefile(source.folder):
         raise UsageError("argument --out: is the model's own folder; name another")
     out.mkdir(exist_ok=True)
     found: list[Variant] = []
-    with _Judge(source, text, args.max_windows) as judge:
+    with _Judge(source, text, asked.max_windows, tasks) as judge:
         found.append(judge.variant(_BASE, source.folder, None, None))
-        for name, options in asked.items():
+        for name, options in asked.variants.items():
             folder, seconds = out / name.replace(":", "-"), None
             if folder.exists():
-                _require_same(folder, works[name], options)
+                _require_same(folder, works[name], options, tunings[name])
             else:
                 started = time.perf_counter()
-                make(options, works[name], folder)
+                make(options, works[name], tunings[name], folder)
                 seconds = time.perf_counter() - started
             bits = bits_per_weight(folder, works[name].layers.targets)
             found.append(judge.variant(name, folder, bits, seconds))
-            write_json(out / JSON, _document(args, judge, found))
+            write_json(out / JSON, _document(asked, judge, found))
     rows = table(found)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for name, *cells in rows:
@@ -132,14 +80,17 @@ def compare(args: argparse.Namespace, source: SourceModel, make: Make) -> int:
     return 0
 
 
-def _require_same(folder: Path, work: Work, options: argparse.Namespace) -> None:
+def _require_same(
+    folder: Path, work: Work, options: MethodRequest, tuning: FineTuning | None
+) -> None:
     """Raise ConfigError unless a folder that is there is what would be written to it."""
     from penstock.quantize.run import record_of
 
     path = folder / RECORD
     if not path.is_file():
         raise ConfigError(f"{folder} is none that this command has made; name another --out")
-    changed = differing(read_json_object(path, ConfigError), record_of(work, settings_of(options)))
+    record = record_of(work, settings_of(options), tuning)
+    changed = differing(read_json_object(path, ConfigError), record)
     if changed:
         raise ConfigError(
             f"{folder} was made with another {' and '.join(changed)}; remove it, or name another "
@@ -150,13 +101,24 @@ def _require_same(folder: Path, work: Work, options: argparse.Namespace) -> None
 class _Judge:
     """The model as it is, and the text by which its variants are compared with it."""
 
-    def __init__(self, source: SourceModel, text: str, most: int) -> None:
+    def __init__(self, source: SourceModel, text: str, most: int, tasks: Sequence[Task]) -> None:
         from penstock.evaluate.text_model import TextModel
         from penstock.evaluate.windows import cut
 
         self._status = StatusLine(sys.stderr)
         self.window = min(_WINDOW, source.spec.max_positions)
-        self._base = TextModel.open(_config(source.folder), self.window)
+        tokenizer = load_tokenizer(source.folder, check_templates=False)
+        self._tasks = [(task, task.windows(tokenizer)) for task in tasks]
+        self._longest = self.window
+        for task, questions in self._tasks:
+            longest = max(len(each.token_ids) for several in questions for each in several)
+            if longest > source.spec.max_positions:
+                raise ConfigError(
+                    f"--tasks {task.name} has a question of {longest} tokens with its answer, and "
+                    f"the model has {source.spec.max_positions} positions; leave it out"
+                )
+            self._longest = max(self._longest, longest)
+        self._base = TextModel.open(_config(source.folder), self._longest)
         tokens, bos = self._base.encode(text)
         if len(tokens) < self.window:
             self.close()
@@ -183,8 +145,9 @@ class _Judge:
                 lambda: f"comparing: {name}, {done} of {self.windows} windows, {value:.4f} nats"
             )
 
-        with TextModel.open(_config(folder), self.window) as model:
+        with TextModel.open(_config(folder), self._longest) as model:
             result = compare(model, self._base, self._windows, tell)
+            tasks = {task.name: self._answered(name, model, task, own) for task, own in self._tasks}
         return Variant(
             name=name,
             num_bytes=stored_bytes(folder),
@@ -195,7 +158,26 @@ class _Judge:
             same_top=result.agreement,
             decode_tokens_per_s=_speed(folder),
             seconds=seconds,
+            folder=None if bits is None else folder.name,
+            tasks=tasks,
         )
+
+    def _answered(
+        self, name: str, model: TextModel, task: Task, windows: Sequence[Sequence[Window]]
+    ) -> Answered:
+        from penstock.evaluate.multiple_choice import score
+        from penstock.quantize.comparison import Answered
+
+        def tell(done: int, share: float) -> None:
+            self._status.show(
+                lambda: (
+                    f"comparing: {name}, {task.name}, {done} of {len(windows)} questions, "
+                    f"{share:.1%} right"
+                )
+            )
+
+        found = score(model, task, windows, tell)
+        return Answered(**msgspec.structs.asdict(found))
 
     def close(self) -> None:
         self._status.close()
@@ -225,9 +207,10 @@ def _speed(folder: Path) -> float:
 
 
 def _document(
-    args: argparse.Namespace, judge: _Judge, found: Sequence[Variant]
+    asked: ComparisonRequest, judge: _Judge, found: Sequence[Variant]
 ) -> dict[str, object]:
-    files = [*args.text, *([] if args.calibration is None else [args.calibration])]
+    calibration = [] if asked.calibration is None else [asked.calibration]
+    files = [*asked.texts, *asked.tasks, *calibration]
     return {
         "comparison": "quantization",
         "command": command_line(),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Literal
 
 from penstock.cli.parser import UsageError
+from penstock.cli.quantize_request import MethodRequest
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.models.spec import DType
+    from penstock.quant.scheme import LatticeBits
     from penstock.quantize.fisher import SquaredGradients
     from penstock.quantize.forms.integers import Integers
     from penstock.quantize.methods import Method
@@ -42,10 +45,12 @@ AUTO: Final = "auto"
 COMPRESSED: Final = "sparse-24-bitmask"
 _ALLOWED: Final = (2, 3, 4, 8, 16)
 _IN_FLOATS: Final = 16
+_KINDS: Final[Mapping[str, Literal["nf4", "fp4"]]] = {"nf4": "nf4", "fp4": "fp4"}
 _OF_CODES: Final = ("bits",)
 _OF_INTEGERS: Final = ("group_size", "asymmetric", "format", "budget", "allowed_bits")
 _OF_SQUEEZING: Final = ("outliers", "sensitivity")
 _OF_CALIBRATION: Final = ("calibration", "samples", "sample_length", "seed")
+_OF_TUNING: Final = ("fine_tune", "fine_tune_codes")
 _OF_GPTQ: Final = ("act_order",)
 _OF_SOLVING: Final = ("damping",)
 _OF_SPARSITY: Final = ("sparsity",)
@@ -53,7 +58,7 @@ _OF_FP8: Final = ("scales",)
 _OF_BNB: Final = ("double_quantization",)
 
 
-def method_of(args: argparse.Namespace, weights: DType) -> Method:
+def method_of(args: MethodRequest, weights: DType) -> Method:
     """The method, for a checkpoint of these ``weights``."""
     from penstock.models.row_codebooks import RowCodebooks
     from penstock.quantize.forms import w8a8
@@ -69,7 +74,7 @@ def method_of(args: argparse.Namespace, weights: DType) -> Method:
 
     match args.method:
         case "quip":
-            return Quip(Lattice(args.bits or 2, args.seed or 0), args.damping or _DAMPING)
+            return Quip(Lattice(_lattice_bits(args), args.seed or 0), args.damping or _DAMPING)
         case "smoothquant":
             return SmoothQuant(Integers(IntegerGrid(8, None, True, weights), w8a8))
         case "fp8":
@@ -81,10 +86,12 @@ def method_of(args: argparse.Namespace, weights: DType) -> Method:
         case "nvfp4":
             return RoundToNearest(Nvfp4())
         case "nf4" | "fp4":
-            return RoundToNearest(Bnb4(args.method, args.double_quantization is not False, weights))
+            return RoundToNearest(
+                Bnb4(_KINDS[args.method], args.double_quantization is not False, weights)
+            )
         case "squeezellm":
             outliers = OUTLIERS if args.outliers is None else args.outliers
-            return SqueezeLlm(Codebooks(RowCodebooks(args.bits or 4, outliers), weights))
+            return SqueezeLlm(Codebooks(RowCodebooks(_bits(args) or 4, outliers), weights))
         case "magnitude" | "sparsegpt":
             return _sparse_method(args, weights)
     form = _integers(args, weights)
@@ -93,17 +100,28 @@ def method_of(args: argparse.Namespace, weights: DType) -> Method:
     return Awq(form) if args.method == "awq" else RoundToNearest(form)
 
 
-def _integers(args: argparse.Namespace, weights: DType) -> Integers:
+def _bits(args: MethodRequest) -> int | None:
+    """The number of bits; None where none was given, or a budget chooses it."""
+    return args.bits if isinstance(args.bits, int) else None
+
+
+def _lattice_bits(args: MethodRequest) -> LatticeBits:
+    """Those of quip, which :func:`check` has seen."""
+    given = _bits(args)
+    return 3 if given == 3 else 4 if given == 4 else 2
+
+
+def _integers(args: MethodRequest, weights: DType) -> Integers:
     from penstock.quantize.forms.integers import STORAGES, Integers
     from penstock.quantize.grid import IntegerGrid
 
     storage = STORAGES[args.format or "compressed-tensors"]
     size = _GROUP if args.group_size is None else args.group_size
     own = storage.scale_dtype(weights)
-    return Integers(IntegerGrid(args.bits or 4, size or None, not args.asymmetric, own), storage)
+    return Integers(IntegerGrid(_bits(args) or 4, size or None, not args.asymmetric, own), storage)
 
 
-def _sparse_method(args: argparse.Namespace, weights: DType) -> Method:
+def _sparse_method(args: MethodRequest, weights: DType) -> Method:
     from penstock.quantize.forms.integers import Integers
     from penstock.quantize.forms.sparse import Sparse24Storage, SparseFloats
     from penstock.quantize.grid import IntegerGrid
@@ -115,7 +133,7 @@ def _sparse_method(args: argparse.Namespace, weights: DType) -> Method:
         form = SparseFloats(weights, compressed)
     elif compressed:
         size = _GROUP if args.group_size is None else args.group_size
-        grid = IntegerGrid(args.bits, size or None, not args.asymmetric, weights)
+        grid = IntegerGrid(_bits(args) or 8, size or None, not args.asymmetric, weights)
         form = Integers(grid, Sparse24Storage())
     else:
         form = _integers(args, weights)
@@ -138,9 +156,10 @@ _OPTIONS: Final = (
 """The methods that take some options, and these."""
 
 
-def check(args: argparse.Namespace) -> None:
+def check(args: MethodRequest) -> None:
     """Raise UsageError for options that belong to another method."""
-    calibrated = (*CALIBRATED, args.method) if args.bits == AUTO else CALIBRATED
+    reads = args.bits == AUTO or args.fine_tune is not None
+    calibrated = (*CALIBRATED, args.method) if reads else CALIBRATED
     for methods, options in _OPTIONS:
         for name in options:
             if options is _OF_CALIBRATION and args.method in calibrated:
@@ -150,6 +169,7 @@ def check(args: argparse.Namespace) -> None:
                     f"argument --{name.replace('_', '-')}: is of --method {', '.join(methods)} "
                     f"alone, not of {args.method}; leave it out"
                 )
+    _check_tuning(args)
     _check_budget(args)
     _check_sparsity(args)
     _check_squeezing(args)
@@ -159,14 +179,23 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError(f"argument --damping: must be over 0 and at most 1, not {args.damping}")
 
 
-def _check_quip(args: argparse.Namespace) -> None:
+def _check_tuning(args: MethodRequest) -> None:
+    if args.fine_tune is None:
+        if args.fine_tune_codes is not None:
+            raise UsageError("argument --fine-tune-codes: needs --fine-tune STEPS")
+        return
+    if args.calibration is None:
+        raise UsageError("argument --fine-tune: needs a text to train on: --calibration FILE")
+
+
+def _check_quip(args: MethodRequest) -> None:
     if args.bits not in (None, *QUIP_BITS):
         raise UsageError(f"argument --bits: must be 2, 3 or 4 for quip, not {args.bits}")
     if args.seed is not None and args.seed > _MOST_SEED:
         raise UsageError(f"argument --seed: must be at most {_MOST_SEED} for quip")
 
 
-def _check_budget(args: argparse.Namespace) -> None:
+def _check_budget(args: MethodRequest) -> None:
     if args.bits == AUTO:
         if args.budget is None:
             raise UsageError(
@@ -186,7 +215,7 @@ def _check_budget(args: argparse.Namespace) -> None:
             )
 
 
-def _check_sparsity(args: argparse.Namespace) -> None:
+def _check_sparsity(args: MethodRequest) -> None:
     if args.method not in SPARSE:
         if args.format == COMPRESSED:
             raise UsageError(
@@ -206,7 +235,7 @@ def _check_sparsity(args: argparse.Namespace) -> None:
         raise UsageError(f"argument --format: {args.format} has no floats; give --bits, too")
 
 
-def _check_squeezing(args: argparse.Namespace) -> None:
+def _check_squeezing(args: MethodRequest) -> None:
     from penstock.models.squeezellm import MOST_OUTLIERS
 
     if args.method != "squeezellm":
@@ -220,27 +249,24 @@ def _check_squeezing(args: argparse.Namespace) -> None:
 
 
 def of_method(
-    args: argparse.Namespace,
+    args: MethodRequest,
     method: str,
     bits: int | str | None,
     group_size: int | None,
     asymmetric: bool | None,
-) -> argparse.Namespace:
+) -> MethodRequest:
     """The options of one method of several, for which ``args`` has those of all."""
-    own = argparse.Namespace(**vars(args))
-    own.method, own.bits, own.group_size, own.asymmetric = method, bits, group_size, asymmetric
-    own.budget = None
-    if bits != AUTO:
-        own.allowed_bits = None
+    others = ["budget", *([] if bits == AUTO else ["allowed_bits"])]
     for methods, options in _OPTIONS:
-        measured = bits == AUTO and options is _OF_CALIBRATION
+        reads = bits == AUTO or args.fine_tune is not None
+        measured = reads and options is _OF_CALIBRATION
         if method not in methods and not measured:
-            for name in options:
-                setattr(own, name, None)
-    return own
+            others += options
+    own = dict(vars(args), method=method, bits=bits, group_size=group_size, asymmetric=asymmetric)
+    return MethodRequest(**{**own, **dict.fromkeys(others)})
 
 
-def work_of(args: argparse.Namespace, source: SourceModel) -> Work:
+def work_of(args: MethodRequest, source: SourceModel) -> Work:
     """What is to be done. Raises what making a Quantization does, and ConfigError for a text that
     is too short."""
     from penstock.quantize.mixed import BudgetedQuantization
@@ -250,7 +276,7 @@ def work_of(args: argparse.Namespace, source: SourceModel) -> Work:
     if args.bits == AUTO:
         allowed = args.allowed_bits or _ALLOWED
         numbers = sorted({*allowed} - {_IN_FLOATS})
-        own = {bits: _with_bits(args, bits) for bits in numbers}
+        own = {bits: replace(args, bits=bits) for bits in numbers}
         methods = {bits: method_of(each, source.spec.dtype) for bits, each in own.items()}
         samples = _samples(args, source)
         floats = _IN_FLOATS in allowed
@@ -275,32 +301,33 @@ def _gradients(source: SourceModel, samples: Samples) -> SquaredGradients:
     return SquaredGradients(source, samples, squared_gradients)
 
 
-def _with_bits(args: argparse.Namespace, bits: int) -> argparse.Namespace:
-    own = argparse.Namespace(**vars(args))
-    own.bits = bits
-    return own
-
-
-def _samples(args: argparse.Namespace, source: SourceModel) -> Samples | None:
+def _samples(args: MethodRequest, source: SourceModel) -> Samples | None:
     if args.calibration is None:
         return None
     from penstock.cli.eval_common import read_text
-    from penstock.quantize.samples import draw
+    from penstock.quantize.samples import HELD_OUT, draw
     from penstock.tokenizer.load import load_tokenizer
 
     text = read_text([args.calibration])
     tokenizer = load_tokenizer(source.folder, check_templates=False)
     tokenizer.check_model(source.spec.vocab_size)
     most = source.spec.max_positions
-    length = args.sample_length or min(_SAMPLE_LENGTH, most)
+    length = sample_length(args, most)
     name = str(args.calibration)
     count, seed = args.samples or _SAMPLES, args.seed or 0
-    return draw(tokenizer, text, name, count, length, seed, most)
+    held_out = 0.0 if args.fine_tune is None else HELD_OUT
+    return draw(tokenizer, text, name, count, length, seed, most, held_out)
 
 
-def settings_of(args: argparse.Namespace) -> dict[str, object]:
+def sample_length(args: MethodRequest, most: int) -> int:
+    """Tokens of a sample, of a model with ``most`` positions."""
+    return args.sample_length or min(_SAMPLE_LENGTH, most)
+
+
+def settings_of(args: MethodRequest) -> dict[str, object]:
     """The options that were given of those which the result depends on, besides the text's."""
     names = [*_OF_CODES, *_OF_INTEGERS, *_OF_SQUEEZING, *_OF_GPTQ, *_OF_SOLVING, *_OF_FP8, *_OF_BNB]
+    names += _OF_TUNING
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     if "budget" in given:
         given["budget"] = str(given["budget"])

@@ -38,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
     check_writable("--out", args.out)
     if (args.trace is None) == (args.watch is None):
         raise UsageError("name a --trace of requests, or a server to --watch")
+    _check_variants(args)
     if args.watch is not None:
         from penstock.cli.tune_watch import watch
 
@@ -51,3 +52,24 @@ def run(args: argparse.Namespace) -> int:
     load = load_of(args, args.trace, args.slo)
     objective: ObjectiveName = args.objective or "goodput"
     return ended(tune(args, load, objective, detect(), verify=not args.no_verify))
+
+
+def _check_variants(args: argparse.Namespace) -> None:
+    """Raise UsageError for options of variants that do not go together, or with others."""
+    if args.variants is None:
+        if args.max_loss is not None:
+            raise UsageError("argument --max-loss: is of --variants alone; leave it out")
+        return
+    if args.max_loss is None:
+        raise UsageError(
+            "argument --variants: needs --max-loss NATS, such as 0.05: what answers may lose"
+        )
+    if args.watch is not None:
+        raise UsageError(
+            "argument --variants: a server that runs takes no other model; tune with --trace"
+        )
+    for name in ("int8", "int4"):
+        if name in args.allow:
+            raise UsageError(
+                f"argument --allow: {name} would round variants again; leave it or --variants out"
+            )

@@ -135,6 +135,20 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         "kv:fp8, kv:k8v4, kv:int4); others answer as exactly as now",
     )
     group.add_argument(
+        "--variants",
+        type=Path,
+        metavar="FILE",
+        help="also try quantized variants of MODEL that penstock quantize --compare has made: its "
+        "comparison.json",
+    )
+    group.add_argument(
+        "--max-loss",
+        type=positive,
+        metavar="NATS",
+        help="those of --variants that lose no more, in nats a token (divergence from the model as "
+        "it is)",
+    )
+    group.add_argument(
         "--keep",
         type=_names,
         default=(),

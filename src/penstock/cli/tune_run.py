@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.cli.bench_progress import BenchProgress
 from penstock.cli.options import engine_config, engine_words
+from penstock.cli.parser import UsageError
 from penstock.cli.replayed_trace import check_times, replayed
 from penstock.errors import ConfigError, PenstockError
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.tune.search import Found, Scored
     from penstock.tune.simulator import Simulator
     from penstock.tune.space import Candidate, Space
+    from penstock.tune.variants import Variants
 
 _FINALISTS = 3
 
@@ -87,7 +89,7 @@ def tune(
     if verify and not stopped:
         stopped, finalists, notes = _verified(args, load, finalists)
     choice = choose(finalists, objective)
-    notes += beyond
+    notes += [*beyond, *_of_variants(space, choice.chosen.candidate)]
     if stopped:
         notes.append("interrupted before all was simulated and measured")
     profile = made_profile(
@@ -142,7 +144,28 @@ def _space(
     config = planned.engine_plan.config
     free = hardware.memory_available - config.weight_bytes
     shared = load.summary().shared > 0
-    return Space.of(default, config, max(free, 0), args.allow, args.keep, shared)
+    return Space.of(
+        default,
+        config,
+        max(free, 0),
+        args.allow,
+        args.keep,
+        shared,
+        _variants(args, default, hardware.cpu_model),
+    )
+
+
+def _variants(args: argparse.Namespace, default: Candidate, cpu_model: str) -> Variants | None:
+    if args.variants is None:
+        return None
+    from penstock.tune.variants import Variants
+
+    if default.engine.quantization != "none":
+        raise UsageError(
+            "argument --variants: they were judged with weights as they are; leave --quantization "
+            "out"
+        )
+    return Variants.read(args.variants, Path(default.engine.model), args.max_loss, cpu_model)
 
 
 def _calibrated(candidate: Candidate, progress: BenchProgress) -> Calibration:
@@ -182,7 +205,9 @@ def _finalists(found: Found, space: Space, simulator: Simulator) -> list[Finalis
     from penstock.tune.choice import Finalist
 
     def guessed(each: Scored) -> tuple[str, ...]:
-        return tuple(simulator.runs[each.candidate].beyond)
+        known = simulator.guesses.get(each.candidate)
+        own = () if known is None else (known,)
+        return (*own, *simulator.runs[each.candidate].beyond)
 
     chosen: list[Scored] = []
     for each in found.ranked:
@@ -195,6 +220,18 @@ def _finalists(found: Found, space: Space, simulator: Simulator) -> list[Finalis
         Finalist(each.candidate, space.named(each.candidate), each.served, None, guessed(each))
         for each in (found.default, *chosen)
     ]
+
+
+def _of_variants(space: Space, chosen: Candidate) -> Iterator[str]:
+    """What is to be known of variants: of the one that was chosen, and of those that lose too
+    much."""
+    note = space.variants.note(chosen.engine.model)
+    if note is not None:
+        yield note
+    others = space.variants.others
+    if others:
+        told = ", ".join(f"{each.name} ({each.kl_mean:.4f})" for each in others)
+        yield f"variants that lose more nats a token than was allowed were not tried: {told}"
 
 
 def _beyond(finalists: Sequence[Finalist], simulator: Simulator) -> list[str]:

@@ -71,7 +71,9 @@ def _lines(
     yield f"chosen   {choice.chosen.name}, {how}{gain}"
     for note in (*profile.notes, *_rests(simulator)):
         yield f"note     {note}"
-    yield f"written  {path}; use it: penstock serve --profile {path}"
+    model = choice.chosen.candidate.engine.model
+    changed = f"{model} " if model != space.default.engine.model else ""
+    yield f"written  {path}; use it: penstock serve {changed}--profile {path}"
 
 
 def _rests(simulator: Simulator) -> Iterator[str]:

@@ -16,6 +16,18 @@ from penstock.weights.safetensors import open_folder
 from penstock.weights.sources import as_named
 
 
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model does on a task of questions with several answers."""
+
+    questions: int
+    accuracy: float
+    """The share of questions whose right answer is the most likely one."""
+    normalized: float
+    """The same by log-probabilities divided by the characters of answers."""
+    standard_error: float
+    """That of the accuracy."""
+
+
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """One way of quantizing a model, and how it does as it is served by default."""
 
@@ -36,6 +48,10 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """One stream; the median of the runs."""
     seconds: float | None
     """What quantizing it took; None where it was there already."""
+    folder: str | None = None
+    """The name of its folder beside the comparison; None of the model as it is."""
+    tasks: dict[str, Answered] = {}
+    """How it does on each task, by the task's name."""
 
 
 def stored_bytes(folder: Path) -> int:
@@ -93,7 +109,9 @@ def table(variants: Sequence[Variant]) -> list[list[str]]:
     small = frontier([each.num_bytes for each in ordered], losses)
     fast = frontier([-each.decode_tokens_per_s for each in ordered], losses)
     base = next(each for each in ordered if each.bits_per_weight is None)
-    rows = [["", "MB", "bits", "perplexity", "nats a token", "p99", "same top", "tokens/s", "best"]]
+    tasks = list(base.tasks)
+    head = ["", "MB", "bits", "perplexity", "nats a token", "p99", "same top"]
+    rows = [[*head, *tasks, "tokens/s", "best"]]
     for each, by_bytes, by_speed in zip(ordered, small, fast, strict=True):
         more = f" ({each.perplexity / base.perplexity - 1:+.1%})" if each is not base else ""
         rows.append(
@@ -105,8 +123,13 @@ def table(variants: Sequence[Variant]) -> list[list[str]]:
                 f"{each.kl_mean:.4f}",
                 f"{each.kl_p99:.3f}",
                 f"{each.same_top:.1%}",
+                *(_accuracy(each.tasks.get(task)) for task in tasks),
                 f"{each.decode_tokens_per_s:.1f}",
                 "b" * by_bytes + "s" * by_speed,
             ]
         )
     return rows
+
+
+def _accuracy(found: Answered | None) -> str:
+    return "" if found is None else f"{found.accuracy:.1%} +- {found.standard_error:.1%}"

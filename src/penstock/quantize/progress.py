@@ -18,6 +18,8 @@ class Progress:
     doing: str
     phase: str = "quantizing"
     """What all layers are gone through for."""
+    unit: str = "layer"
+    """What is counted; layers, where it is nothing else."""
 
 
 Tell = Callable[[Progress], None]

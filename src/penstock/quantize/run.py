@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from penstock.engine.piece_run import Bind, PieceRun
 from penstock.plan.ops import BufferName
 from penstock.quantize.changed import Changed, balance
+from penstock.quantize.fine_tuning import FineTuning, Outcome, fine_tuned, kept_of, require_alone
 from penstock.quantize.forms.form import Coded
 from penstock.quantize.grid import require_finite
 from penstock.quantize.hessian import Hessian
@@ -25,8 +26,8 @@ from penstock.quantize.mixed import BudgetedQuantization, Choice
 from penstock.quantize.progress import Progress, Tell
 from penstock.quantize.quantization import Quantization
 from penstock.quantize.sweeping import swept
-from penstock.quantize.tensor_file import NewTensor
-from penstock.quantize.unfinished import Unfinished
+from penstock.quantize.tensor_file import NewTensor, write_tensors
+from penstock.quantize.unfinished import FIGURES, TUNED, Unfinished
 from penstock.version import __version__
 from penstock.weights.identity import stamped_weights, weight_files
 from penstock.weights.tensor_file import NUMPY_DTYPES
@@ -65,6 +66,8 @@ class Quantized:
     """Layers that a run before had done."""
     chosen: Choice | None = None
     """The bits, where they were chosen."""
+    tuned: Outcome | None = None
+    """What training after rounding has gained."""
 
 
 Work = Quantization | BudgetedQuantization
@@ -79,6 +82,7 @@ def quantize(
     settings: Mapping[str, object] | None = None,
     restart: bool = False,
     experts_bytes: int = EXPERTS_BYTES,
+    tuning: FineTuning | None = None,
     tell: Tell = lambda progress: None,
 ) -> Quantized:
     """Write the quantized checkpoint to the folder ``out``, which is there in full or not at all.
@@ -86,10 +90,13 @@ def quantize(
     ``bind`` is of the backend that runs the model. ``settings`` are recorded: where a run was
     interrupted, another with the same goes on behind the last layer that was done, and writes the
     same bytes. Memory holds a layer, and the Hessians of what its matrices multiply: of experts no
-    more than ``experts_bytes`` of them, or one, so a layer may read the samples several times.
-    Raises ConfigError, WeightError and OSError.
+    more than ``experts_bytes`` of them, or one, so a layer may read the samples several times; with
+    ``tuning``, which trains what was rounded, it holds the whole model. Raises ConfigError,
+    WeightError and OSError.
     """
-    record = record_of(work, settings or {})
+    if tuning is not None:
+        require_alone(work.layers.targets)
+    record = record_of(work, settings or {}, tuning)
     rest = _rest(work)
     folder = Unfinished(out, record, len(work.layers.layers) + bool(rest), restart)
     try:
@@ -97,7 +104,7 @@ def quantize(
         if isinstance(work, BudgetedQuantization):
             chosen = work.chosen(swept(work, folder, bind, threads, experts_bytes, tell))
             work = work.decided(chosen.bits)
-        run = _Run(work, folder, bind, threads, experts_bytes, tell)
+        run = _Run(work, folder, bind, threads, experts_bytes, tuning, tell)
         count = len(work.layers.layers)
         resumed = sum(folder.shard(index).exists() for index in range(count))
         for index in range(count):
@@ -105,14 +112,18 @@ def quantize(
                 run.layer(index)
         if rest:
             run.others(rest)
-        size = folder.finish(
-            work.source.folder, work.config, None if chosen is None else chosen.figures
-        )
+        figures: dict[str, object] = {} if chosen is None else {FIGURES: chosen.figures}
+        outcome: Outcome | None = None
+        if tuning is not None:
+            outcome = fine_tuned(work, folder, tuning, threads, tell)
+            figures[TUNED] = outcome.figures
+        size = folder.finish(work.source.folder, work.config, figures)
     finally:
         folder.close()
     matrices = len(tuple(work.layers.targets))
     source_bytes = sum(each.stamp.bytes for each in stamped_weights(work.source.folder))
-    return Quantized(out, matrices, size, source_bytes, tuple(run.rounded), resumed, chosen)
+    rounded = tuple(run.rounded)
+    return Quantized(out, matrices, size, source_bytes, rounded, resumed, chosen, outcome)
 
 
 def _rest(work: Work) -> list[str]:
@@ -121,11 +132,15 @@ def _rest(work: Work) -> list[str]:
     return [name for name in work.source.tensors if name not in owned]
 
 
-def record_of(work: Work, settings: Mapping[str, object]) -> dict[str, object]:
+def record_of(
+    work: Work, settings: Mapping[str, object], tuning: FineTuning | None = None
+) -> dict[str, object]:
     """What a checkpoint is made of, and by which ``settings``: where this is the same, so are its
     bytes. Raises WeightError."""
     files = weight_files(work.source.folder)
+    trained = {} if tuning is None else {"fine_tune_text": tuning.text.source}
     return {
+        **trained,
         **settings,
         "penstock": __version__,
         "source": [f"{each.name}: {each.bytes} bytes, {each.digest}" for each in files],
@@ -144,11 +159,12 @@ class _Run:
         bind: Bind,
         threads: int,
         experts_bytes: int,
+        tuning: FineTuning | None,
         tell: Tell,
     ) -> None:
         self._work, self._folder = work, folder
         self._bind, self._threads, self._tell = bind, threads, tell
-        self._experts_bytes = experts_bytes
+        self._experts_bytes, self._tuning = experts_bytes, tuning
         self._layers = work.layers.layers
         self._calibrated = work.method.calibrated
         layers = work.layers
@@ -162,6 +178,7 @@ class _Run:
         layer, work = self._layers[index], self._work
         changed = Changed(work.source)
         written: list[NewTensor] = []
+        trained: list[NewTensor] = []
         values: dict[str, NDArray[np.generic]] = {}
         passes = self._passes(layer)
         for number, inputs in enumerate(passes):
@@ -178,6 +195,9 @@ class _Run:
                 self._say(index, first + share * place / len(targets), target.module)
                 made = self._made(layer, target, changed, hessians.get(target.module))
                 written += work.stored(target, made)
+                if self._tuning is not None:
+                    method, matrix = work.method.of(target.module), changed.matrix(target)
+                    trained += kept_of(target.module, method, made, matrix, self._tuning)
                 if self._calibrated:
                     rounded = made.dequantize().astype(NUMPY_DTYPES[work.layers.dtype])
                     values[target.module] = rounded
@@ -188,6 +208,8 @@ class _Run:
         own = self._owners[index]
         written += [changed.stored(name) for name in own if name in changed.names]
         kept = [name for name in own if name not in matrices and name not in changed.names]
+        if self._tuning is not None:
+            write_tensors(self._folder.kept(index), trained)
         self._folder.write_shard(index, [*written, *work.source.copied(kept)])
 
     def _passes(self, layer: Layer) -> list[tuple[Input | None, ...]]:

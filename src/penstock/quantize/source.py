@@ -84,6 +84,11 @@ class SourceModel:
             raise WeightError(f"{file.path} has {tensor.name} as {tensor.dtype}, not in floats")
         return tensor.element
 
+    def is_stored_as(self, name: str, octets: NDArray[np.uint8]) -> bool:
+        """Whether a tensor has these bytes."""
+        file, tensor = self._found[name]
+        return np.array_equal(file.raw(tensor.name), octets)
+
     def values(self, name: str) -> F32:
         """A tensor in float32. Raises WeightError."""
         return self.matrix(Stored(name, self.shapes[name]))

@@ -22,6 +22,8 @@ RECORD: Final = "penstock_quantization.json"
 """The file that says how a checkpoint was made."""
 FIGURES: Final = "sensitivity"
 """The entry of it that is added at the end: what bits were chosen by."""
+TUNED: Final = "fine_tuning"
+"""Another: what training after rounding has gained."""
 
 _SUFFIX: Final = ".partial"
 _COPIED: Final = (".json", ".jinja", ".model", ".txt", ".md", ".py", ".tiktoken", ".spm", "")
@@ -47,7 +49,7 @@ def beside_weights(folder: Path) -> list[Path]:
 def differing(before: Mapping[str, object], record: Mapping[str, object]) -> list[str]:
     """The entries in which two records are not the same, of those that are made first."""
     own = json.loads(json.dumps(record))
-    keys = sorted({*before, *own} - {FIGURES})
+    keys = sorted({*before, *own} - {FIGURES, TUNED})
     return [key for key in keys if before.get(key) != own.get(key)]
 
 
@@ -113,6 +115,11 @@ class Unfinished:
                 remove_tree(each)
         _write_synced(path, record)
 
+    @property
+    def shards(self) -> int:
+        """The number of files that weights are in."""
+        return self._shards
+
     def shard(self, index: int) -> Path:
         """The file of some of the tensors, once they are all there."""
         return self.folder / f"model-{index + 1:05}-of-{self._shards:05}.safetensors"
@@ -134,6 +141,30 @@ class Unfinished:
         """The file of what has been measured of the layers before one."""
         return self.folder / f"hidden-sweep-{index:05}.json"
 
+    def kept(self, index: int) -> Path:
+        """The file of what training needs of a layer's matrices."""
+        return self.folder / f"hidden-kept-{index:05}.safetensors"
+
+    @property
+    def training(self) -> Path:
+        """The file of a training that is not done."""
+        return self.folder / "hidden-training.safetensors"
+
+    @property
+    def trained(self) -> Path:
+        """The file of the tensors that a training has changed, once it is done."""
+        return self.folder / "hidden-trained.safetensors"
+
+    @property
+    def outcome(self) -> Path:
+        """The file of what it has gained, which is there once they are."""
+        return self.folder / "hidden-trained.json"
+
+    def recorded(self, entry: str) -> Mapping[str, object] | None:
+        """An entry that :meth:`finish` has added to the record before it was interrupted."""
+        found = read_json_object(self.folder / RECORD, ConfigError).get(entry)
+        return found if isinstance(found, dict) else None
+
     def write_synced(self, path: Path, document: object) -> None:
         """Write a JSON file of the folder, which is there in full or not at all. Raises OSError
         with its name."""
@@ -144,12 +175,24 @@ class Unfinished:
         write_tensors(self.shard(index), tensors)
         self.hidden(index).unlink(missing_ok=True)
 
+    def replace_tensors(self, tensors: Mapping[str, NewTensor]) -> None:
+        """Put these tensors, by their names, in the place of those that shards have. May be
+        interrupted and called again with the same."""
+        for path in map(self.shard, range(self._shards)):
+            file = SafetensorsFile(path)
+            if tensors.keys().isdisjoint(file.tensors):
+                continue
+            new = [
+                tensors[name] if name in tensors else _as_it_is(file, name) for name in file.tensors
+            ]
+            write_tensors(path, new)
+
     def finish(
-        self, source: Path, config: Mapping[str, object], figures: Mapping[str, object] | None
+        self, source: Path, config: Mapping[str, object], figures: Mapping[str, object]
     ) -> int:
         """Add what a checkpoint has besides weights, files of ``source`` among them, and
-        ``figures`` to its record, and give the folder its name. Returns the bytes of all weights.
-        May be interrupted and called again."""
+        ``figures`` to its record, as entries of it, and give the folder its name. Returns the bytes
+        of all weights. May be interrupted and called again."""
         places, size = self._tensors()
         for each in beside_weights(source):
             shutil.copyfile(each, self.folder / each.name)
@@ -160,7 +203,7 @@ class Unfinished:
         _write_synced(self.folder / INDEX, index)
         if figures:
             record = read_json_object(self.folder / RECORD, ConfigError)
-            _write_synced(self.folder / RECORD, {**record, FIGURES: figures})
+            _write_synced(self.folder / RECORD, {**record, **figures})
         for left in self.folder.glob("hidden-*"):  # of a run that ended right behind its layer
             left.unlink()
         sync_folder(self.folder)
@@ -183,6 +226,11 @@ class Unfinished:
     def close(self) -> None:
         """Let go of the folder, which stays as it is."""
         os.close(self._lock)
+
+
+def _as_it_is(file: SafetensorsFile, name: str) -> NewTensor:
+    tensor = file.tensors[name]
+    return NewTensor(name, tensor.dtype, tensor.shape, file.raw(name))
 
 
 def _write_synced(path: Path, document: object) -> None:

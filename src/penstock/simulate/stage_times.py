@@ -58,6 +58,12 @@ class _Weight:
         return cls(layers, selected, mixing, cached)
 
 
+def read_bytes(plan: Plan) -> float:
+    """Bytes of weights that a step of few tokens reads."""
+    own = _Weight.of(plan)
+    return own.layers + own.selected
+
+
 def stage_times(times: StepTimes, whole: Plan, stages: Sequence[Plan]) -> tuple[StepTimes, ...]:
     """The constants of each of the ``stages`` into which the ``whole`` plan was cut, whose own
     constants are ``times``."""

@@ -21,6 +21,7 @@ from penstock.simulate.setup import Setup
 from penstock.tune.load import TraceLoad
 from penstock.tune.objective import served_of
 from penstock.tune.space import Candidate, Space
+from penstock.tune.variants import guessed
 
 
 @dataclass
@@ -40,6 +41,8 @@ class Simulator:
     progress: Progress
     runs: dict[Candidate, SimulatedRun] = field(default_factory=dict)
     """The latest run of each."""
+    guesses: dict[Candidate, str] = field(default_factory=dict)
+    """Those whose steps nobody has measured, and what they were taken for, in words."""
     _setups: dict[Candidate, Setup] = field(default_factory=dict)
 
     def __call__(self, candidate: Candidate, conversations: int) -> Served:
@@ -75,7 +78,29 @@ class Simulator:
         known = {each.key for each in self.calibrations}
         if self.calibrate is not None and planned.key not in known:
             self.calibrations.append(self.calibrate(self._largest(planned, candidate)))
+        if planned.key not in {each.key for each in self.calibrations}:
+            guess = self._guess(planned, candidate)
+            if guess is not None:
+                return on_this_machine(planned, [guess])
         return on_this_machine(planned, self.calibrations)
+
+    def _guess(self, planned: Planned, candidate: Candidate) -> Calibration | None:
+        """A calibration that is made of the default's, for a variant of the model."""
+        default = self.space.default
+        if candidate.engine.model == default.engine.model:
+            return None
+        engine = msgspec.structs.replace(candidate.engine, model=default.engine.model)
+        known = Planned.of(Configuration("default", engine), self.hardware)
+        variants = self.space.variants
+        gained_s = variants.gained_s(candidate.engine.model, default.engine.model)
+        found = guessed(planned, known, self.calibrations, gained_s)
+        if found is None:
+            return None
+        self.guesses[candidate] = (
+            f"steps of {variants.name(candidate.engine.model)} were not measured, and are those of "
+            f"the default's model, {found.words}"
+        )
+        return found.calibration
 
     def _largest(self, planned: Planned, candidate: Candidate) -> Candidate:
         """The candidate with the largest limits of the space, so that all are measured."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +12,7 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.errors import ConfigError
 from penstock.profile import ProfileOptions
+from penstock.tune.variants import Variants
 
 LIMITS: Final[Mapping[str, tuple[int, ...]]] = {
     "max_num_seqs": (2, 4, 8, 16, 32, 64, 128, 256),
@@ -28,7 +29,7 @@ _KV_MORE: Final = (1.5, 2, 4, 8)
 _KV_ROOM: Final = 0.8
 """The part of the free memory that a larger KV cache may take."""
 OPTIONS: Final = (*LIMITS, "kv_cache_bytes", "quantization", "kv_cache_dtype")
-"""All options that are searched."""
+"""All options that are searched, besides the model, where there are variants of it."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ class Space:
 
     default: Candidate
     dimensions: tuple[Dimension, ...]
+    variants: Variants = field(default_factory=Variants)
+    """Checkpoints that may be served in the place of the default's."""
 
     @classmethod
     def of(
@@ -91,13 +94,16 @@ class Space:
         allowed: Collection[str] = (),
         kept: Collection[str] = (),
         shared: bool = False,
+        variants: Variants | None = None,
     ) -> Space:
         """The space around ``default``, which amounts to ``resolved`` here.
 
         ``allowed`` are less exact types than the default's that may be taken (``int8``,
         ``kv:int8``), ``kept`` options that stay as they are. ``free_bytes``: of memory, beside the
         weights; ``shared``: whether prompts share beginnings, of which a larger cache would find
-        more. A value that the default leaves open is in the place of what is decided for it.
+        more. ``variants`` are checkpoints that may be served as well, whose weights stay in the
+        types that they have. A value that the default leaves open is in the place of what is
+        decided for it.
         """
         found = []
         for option, values in LIMITS.items():
@@ -115,9 +121,16 @@ class Space:
             exact = names[: names.index(own)] if own in names else ()
             less = [name for name in names if prefix + name in allowed and name != own]
             found.append(Dimension(option, tuple(dict.fromkeys((*exact, own, *less)))))
+        if variants is not None:
+            own = default.engine.model
+            others = [model for model in variants.found if model != own]
+            # Their losses were measured with weights as they are: these are not rounded again.
+            found = [each for each in found if each.option != "quantization"]
+            found.append(Dimension("model", (own, *others)))
         return cls(
             default,
             tuple(each for each in found if each.option not in kept and len(each.values) > 1),
+            variants or Variants(),
         )
 
     @property
@@ -138,8 +151,13 @@ class Space:
 
     def named(self, candidate: Candidate) -> str:
         """What it is called: its changes."""
-        told = (f"{option}={candidate.get(option)}" for option in self.changed(candidate))
+        told = (self._said(option, candidate.get(option)) for option in self.changed(candidate))
         return ",".join(told) or "default"
+
+    def _said(self, option: str, value: object) -> str:
+        if option == "model":
+            return f"variant={self.variants.name(str(value))}"
+        return f"{option}={value}"
 
     def neighbours(self, candidate: Candidate, dimension: Dimension) -> Sequence[Candidate]:
         """Those with the values of one option that are next to its own."""

@@ -16,6 +16,8 @@ from penstock.quant.formats.float_codes import FP4_VALUES, NF4_VALUES
 from penstock.quantize.forms.small_floats import CodedFloats
 from penstock.quantize.grid import F32
 
+NESTED: Final = "weight.absmax"
+"""The tensor of blocks' largest magnitudes: codes, where these are rounded, too."""
 _TABLES: Final = {"nf4": NF4_VALUES, "fp4": FP4_VALUES}
 
 
@@ -75,42 +77,73 @@ class Bnb4:
             "weight.quant_map": table,
         }
         if self.nested:
-            offset = maxima.mean(dtype=np.float32)
-            rounded, outer = _nested(maxima - offset, offset)
+            nested = Nested.of(maxima)
+            rounded = nested.codes(maxima)
             state |= {
                 "nested_blocksize": NESTED_BLOCK,
                 "nested_dtype": "float32",
-                "nested_offset": float(offset),
+                "nested_offset": float(nested.offset),
             }
             tensors |= {
-                "weight.absmax": rounded,
-                "weight.nested_absmax": outer,
+                NESTED: rounded,
+                "weight.nested_absmax": nested.outer,
                 "weight.nested_quant_map": dynamic_map(),
             }
-            maxima = dynamic_map()[rounded] * np.repeat(outer, NESTED_BLOCK)[:blocks] + offset
+            maxima = nested.values(rounded)
         else:
-            tensors["weight.absmax"] = maxima
+            tensors[NESTED] = maxima
         text = json.dumps(state).encode()
         tensors[f"weight.quant_state.bitsandbytes__{self.kind}"] = np.frombuffer(text, np.uint8)
         values = table[codes].reshape(blocks, BLOCK) * maxima[:, None]
         return CodedFloats(values.reshape(-1)[:count].reshape(n, k), tensors)
 
+    def parts(self, made: CodedFloats) -> tuple[F32, F32, Nested | None]:
+        """What codes stand for before they are multiplied, ``[n, k]``, the largest magnitudes of
+        blocks as they are read, and how these are rounded, if they are."""
+        tensors, (n, k) = made.tensors, made.values.shape
+        octets = tensors["weight"].reshape(-1).astype(np.uint8)
+        codes = np.stack([octets >> np.uint8(4), octets & np.uint8(15)], axis=1).reshape(-1)
+        points = np.array(_TABLES[self.kind], np.float32)[codes[: n * k]].reshape(n, k)
+        if not self.nested:
+            return points, tensors[NESTED].astype(np.float32), None
+        state = tensors[f"weight.quant_state.bitsandbytes__{self.kind}"]
+        offset = np.float32(json.loads(state.tobytes())["nested_offset"])
+        nested = Nested(tensors["weight.nested_absmax"].astype(np.float32), offset)
+        return points, nested.values(tensors[NESTED].astype(np.uint8)), nested
 
-def _nested(values: F32, offset: np.float32) -> tuple[NDArray[np.uint8], F32]:
-    """Codes of :func:`dynamic_map`, and the largest magnitude of each 256 of ``values``, none of
-    which with ``offset`` becomes negative."""
-    count = len(values)
-    blocks = -(-count // NESTED_BLOCK)
-    padded = np.zeros(blocks * NESTED_BLOCK, np.float32)
-    padded[:count] = values
-    grouped = padded.reshape(blocks, NESTED_BLOCK)
-    outer: F32 = np.abs(grouped).max(axis=1)
-    divisors: F32 = np.where(outer > 0, outer, np.float32(1))
-    scaled: F32 = np.divide(grouped, divisors[:, None], dtype=np.float32)
-    codes = _nearest(scaled, dynamic_map()).reshape(-1)[:count]
-    # Of a block of zeros the nearest code may be the one below it: the next is above.
-    negative = dynamic_map()[codes] * np.repeat(outer, NESTED_BLOCK)[:count] + offset < 0
-    return codes + negative.astype(np.uint8), outer
+
+@dataclass(frozen=True)
+class Nested:
+    """How largest magnitudes of blocks are rounded to 8 bits: less ``offset``, to a value of
+    :func:`dynamic_map` times the largest such difference of each 256, ``outer``."""
+
+    outer: F32
+    offset: np.float32
+
+    @classmethod
+    def of(cls, maxima: F32) -> Nested:
+        """What is made of ``maxima``, float32 ``[blocks]``."""
+        offset = maxima.mean(dtype=np.float32)
+        count = len(maxima)
+        padded = np.zeros(-(-count // NESTED_BLOCK) * NESTED_BLOCK, np.float32)
+        padded[:count] = maxima - offset
+        return cls(np.abs(padded.reshape(-1, NESTED_BLOCK)).max(axis=1), offset)
+
+    def codes(self, maxima: F32) -> NDArray[np.uint8]:
+        """The nearest codes, of which none stands for a negative magnitude."""
+        outer = self._of_blocks(len(maxima))
+        divisors: F32 = np.where(outer > 0, outer, np.float32(1))
+        scaled: F32 = np.divide(maxima - self.offset, divisors, dtype=np.float32)
+        codes = _nearest(scaled, dynamic_map())
+        # Of a block of zeros the nearest code may be the one below it: the next is above.
+        return codes + (self.values(codes) < 0).astype(np.uint8)
+
+    def values(self, codes: NDArray[np.uint8]) -> F32:
+        """What codes stand for."""
+        return dynamic_map()[codes] * self._of_blocks(len(codes)) + self.offset
+
+    def _of_blocks(self, count: int) -> F32:
+        return np.repeat(self.outer, NESTED_BLOCK)[:count]
 
 
 def dynamic_map() -> F32:

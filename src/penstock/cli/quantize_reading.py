@@ -1,0 +1,121 @@
+"""Reads the options of ``penstock quantize`` into what is asked for, and refuses what does not go
+together, before a model is opened."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Final
+
+from penstock.cli.parser import UsageError
+from penstock.cli.quantize_options import (
+    AUTO,
+    CALIBRATED,
+    INTEGERS,
+    METHODS,
+    QUIP_BITS,
+    SPARSE,
+    check,
+    of_method,
+)
+from penstock.cli.quantize_request import ComparisonRequest, MethodRequest, Request
+from penstock.quantize.budget import Budget
+
+_COMPARED: Final = ("method", "bits", "group_size", "asymmetric", "budget", "sparsity")
+"""Options that the words of a comparison say."""
+
+
+def request_of(args: argparse.Namespace) -> Request:
+    """What the options ask for, checked. Raises UsageError."""
+    given = [name for name in _COMPARED if getattr(args, name) is not None]
+    if args.compare and given:
+        option = "--" + given[0].replace("_", "-")
+        raise UsageError(f"argument {option}: --compare names methods and bits; leave it out")
+    if args.text and not args.compare:
+        raise UsageError("argument --text: is of --compare alone; leave it out")
+    if args.tasks and not args.compare:
+        raise UsageError("argument --tasks: is of --compare alone; leave it out")
+    asked = _method_of(args)
+    out: Path = args.out.expanduser()
+    threads = args.threads or len(os.sched_getaffinity(0))
+    what: MethodRequest | ComparisonRequest
+    if args.compare:
+        what = _comparison(args, asked)
+    else:
+        check(asked)
+        what = asked
+    return Request(args.model, args.revision, out, args.restart, threads, what)
+
+
+def _method_of(args: argparse.Namespace) -> MethodRequest:
+    """The method, with all options that were given, its own or not."""
+    names = [each.name for each in fields(MethodRequest)]
+    given = {name: getattr(args, name) for name in names}
+    given["method"] = args.method or ("magnitude" if args.sparsity else "rtn")
+    if args.allowed_bits is not None:
+        given["allowed_bits"] = tuple(args.allowed_bits)
+    return MethodRequest(**given)
+
+
+def _comparison(args: argparse.Namespace, of_all: MethodRequest) -> ComparisonRequest:
+    if not args.text:
+        raise UsageError("argument --compare: needs --text FILE, by which variants are judged")
+    variants = {text: variant_of(text, of_all) for text in args.compare}
+    texts, tasks = tuple(args.text), tuple(args.tasks or ())
+    names = [each.name.partition(".")[0] for each in tasks]
+    if len(set(names)) < len(names):
+        raise UsageError("argument --tasks: files must have different names")
+    return ComparisonRequest(variants, texts, args.max_windows, args.calibration, tasks)
+
+
+def variant_of(text: str, of_all: MethodRequest) -> MethodRequest:
+    """One of ``--compare``: METHOD[:BITS[:GROUP]][:asymmetric][:tuned], and what ``of_all`` has
+    for its method besides; BITS may be auto=BUDGET, and ``tuned`` is what ``--fine-tune`` asks for.
+    Raises UsageError for what is no such text."""
+    method, *rest = text.split(":")
+    tuned = rest[-1:] == ["tuned"]
+    if tuned:
+        rest.pop()
+        if of_all.fine_tune is None:
+            raise UsageError(f"argument --compare: {text} needs --fine-tune STEPS")
+    else:
+        of_all = replace(of_all, fine_tune=None, fine_tune_codes=None)
+    asymmetric = rest[-1:] == ["asymmetric"]
+    words = rest[:-1] if asymmetric else rest
+    bits = words[0] if words else ""
+    group = words[1] if len(words) > 1 else ""
+    if method not in METHODS:
+        raise UsageError(f"argument --compare: {text} begins with none of {', '.join(METHODS)}")
+    budget = _budget(bits) if method in INTEGERS else None
+    known = bits in ("", "2", "3", "4", "8") or budget is not None
+    known = known and group in ("", "32", "64", "128", "row")
+    known = known and not (method in ("squeezellm", "quip") and (group or asymmetric))
+    known = known and not (method == "quip" and bits not in ("", *map(str, QUIP_BITS)))
+    several = (*INTEGERS, *SPARSE, "squeezellm", "quip")
+    if not known or len(words) > 2 or (rest and method not in several):
+        raise UsageError(
+            f"argument --compare: {text} is not METHOD[:BITS[:GROUP]][:asymmetric], with bits 2, "
+            "3, 4, 8 or, such as auto=3.5, a budget, and groups of 32, 64, 128 or row, for "
+            f"{', '.join(INTEGERS)}, and but for a budget {' and '.join(SPARSE)}; squeezellm and "
+            "quip have METHOD[:BITS], quip with bits 2, 3 or 4, and others have a METHOD alone; "
+            "with --fine-tune STEPS, :tuned may follow"
+        )
+    if (method in CALIBRATED or budget is not None) and of_all.calibration is None:
+        raise UsageError(f"argument --compare: {text} needs --calibration FILE")
+    size = None if not group else 0 if group == "row" else int(group)
+    number = AUTO if budget is not None else int(bits) if bits else None
+    own = of_method(of_all, method, number, size, asymmetric or None)
+    own = replace(own, budget=budget)
+    check(own)
+    return own
+
+
+def _budget(bits: str) -> Budget | None:
+    """That of ``auto=BUDGET``; None of any other text."""
+    word, _, text = bits.partition("=")
+    try:
+        return Budget.parse(text) if word == AUTO else None
+    except ValueError:
+        return None
