@@ -68,7 +68,7 @@ def by_hub(folder: Path) -> Any:
             raise
         break
     for module in model.modules():
-        if hasattr(module, "quantization_enabled"):
+        if hasattr(module, "quantization_scheme"):
             module.quantization_enabled = False
     return torch.nn.Module.float(model)
 
