@@ -58,8 +58,8 @@ def drawn(draw: np.random.Generator, power: float) -> Callable[[int], F32]:
     sizes = np.arange(1, COLUMNS + 1) ** -power
 
     def rows(number: int) -> F32:
-        made = (draw.normal(size=(number, COLUMNS)) * sizes) @ turned.T
-        return made.astype(np.float32)
+        made: F32 = ((draw.normal(size=(number, COLUMNS)) * sizes) @ turned.T).astype(np.float32)
+        return made
 
     return rows
 

@@ -42,7 +42,7 @@ def main() -> None:
             with torch.no_grad():
                 logits = model(input_ids=tokens).logits[0].float().numpy()
             kinds = sorted({type(each).__name__ for each in model.modules() if has_matrix(each)})
-            said = {"modules": kinds}
+            said: dict[str, object] = {"modules": kinds}
         except Exception as error:  # whatever a reader raises is what is to be told
             logits = np.zeros((0, 0), np.float32)
             said = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"}
@@ -68,13 +68,13 @@ def by_hub(folder: Path) -> Any:
             raise
         break
     for module in model.modules():
-        if hasattr(module, "quantization_enabled"):
-            module.quantization_enabled = False
+        if hasattr(module, "quantization_scheme"):
+            setattr(module, "quantization_enabled", False)  # noqa: B010
     return torch.nn.Module.float(model)
 
 
 def by_gptqmodel(folder: Path) -> Any:
-    from gptqmodel import BACKEND, GPTQModel
+    from gptqmodel import BACKEND, GPTQModel  # type: ignore[import-not-found]
 
     # Its kernels know types of 16 bits alone.
     loaded = GPTQModel.load(str(folder), device="cpu", backend=BACKEND.TORCH, dtype=torch.float16)

@@ -130,7 +130,8 @@ def compared(
             folders[case] = folder
     by = "gptqmodel" if cases[0].reader == "gptqmodel" else "transformers"
     script = Path(__file__).with_name("reader_logits.py")
-    command = [python, script, out, out / "tokens.npy", *folders.values(), "--by", by]
+    paths = [python, script, out, out / "tokens.npy", *folders.values()]
+    command = [*map(str, paths), "--by", by]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{python} {script}: {done.stderr[-2000:]}")

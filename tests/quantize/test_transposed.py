@@ -120,7 +120,7 @@ def test_floats_that_are_sparse_are_stored_as_they_were(tmp_path: Path) -> None:
 
 
 def test_names_without_what_the_familys_begin_with(tmp_path: Path) -> None:
-    """Of files of the model without its head."""
+    """Files of the model without its head have such."""
     folder = shutil.copytree(tiny_checkpoint("gpt2"), tmp_path / "model")
     tensors = load_file(folder / "model.safetensors")
     short = {name.removeprefix("transformer."): each for name, each in tensors.items()}

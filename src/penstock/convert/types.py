@@ -85,8 +85,8 @@ FILE_TYPES: Final[Mapping[str, FileType]] = {
 
 
 KEPT: Final = FileType("KEPT", 0, "F32", "F32", keeps=True)
-"""Of quantized checkpoints: each matrix is in the type whose blocks have the values that it has,
-and others have the type of floats that the checkpoint has. :func:`kept` says which these are."""
+"""What is for quantized checkpoints: each matrix is in the type whose blocks have its values, and
+others have the type of floats that the checkpoint has. :func:`kept` says which these are."""
 _NUMBERS: Final[Mapping[str, int]] = {"Q4_0": 2, "Q5_0": 8, "Q8_0": 7, "MXFP4": 38}
 
 

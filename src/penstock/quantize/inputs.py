@@ -26,7 +26,7 @@ class Input:
     rows: Buffer
     """``[T, k]`` or, where experts have rows of their own, ``[chosen * T, k]``."""
     ids: Buffer | None = None
-    """Of an expert's matrix: the experts of each token, int32 ``[T, chosen]``."""
+    """The experts of each token, int32 ``[T, chosen]``, where it is an expert's matrix."""
     expert: int = 0
     """Which of them it is."""
 
