@@ -106,7 +106,7 @@ def _launch(
         DEPTH=min(_DEPTH, _fitting(rights)),
         PLANE=PLANE,
         INTERPRETED=INTERPRETED,
-        num_warps=4,
+        num_warps=max(2, cols // 16),
         enable_fp_fusion=False,
     )
 
