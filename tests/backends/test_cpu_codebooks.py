@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.artifact_engines import start
-from support.checkpoints import tiny_checkpoint
+from support.codebook_checkpoints import codebook_checkpoint, codebook_plan
 from support.native_arrays import as_bytes
 from support.native_products import DTYPES
 from support.needs import needs_native
@@ -24,22 +24,14 @@ from penstock.backends.cpu.bind import bind as bind_native
 from penstock.backends.cpu.weight_bytes import weight_bytes
 from penstock.backends.reference.executor import ReferenceExecutor
 from penstock.backends.reference.numerics import activate
-from penstock.backends.registry import backend
 from penstock.interface.executor import Executor, run
-from penstock.models.row_codebooks import RowCodebooks
 from penstock.models.spec import DType
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.ops import Linear
-from penstock.plan.plan import Plan
 from penstock.quant import CodebookMatrix, CodebookScheme
-from penstock.quant.scheme import CODEBOOKS, CodebookBits
-from penstock.quantize.forms.codebooks import Codebooks
+from penstock.quant.scheme import CodebookBits
 from penstock.quantize.forms.words import words
-from penstock.quantize.methods import RoundToNearest
-from penstock.quantize.quantization import Quantization
-from penstock.quantize.run import quantize
-from penstock.quantize.source import SourceModel
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.model_folder import load_model_spec
 
@@ -158,7 +150,7 @@ def test_gates(module: Any) -> None:
     x = rows_of(rng, 5, 300, "float32")
     gate, up = np.split(product.sums(x)[0].astype(np.float32), 2, axis=1)
     np.testing.assert_allclose(
-        product.run(module, x), activate("silu", gate) * up, rtol=1e-3, atol=1e-3
+        product.run(module, x), activate(gate, "silu") * up, rtol=1e-3, atol=1e-3
     )
 
 
@@ -214,20 +206,6 @@ def test_what_does_not_fit_is_refused(executor: Any) -> None:
     executor.pack_codebook_rows(matrix, 0, **rest)
 
 
-def checkpoint(at: Path, bits: CodebookBits, family: str, **fields: Any) -> Path:
-    source = SourceModel(tiny_checkpoint(family, **{"intermediate_size": 96, **fields}))
-    form = Codebooks(RowCodebooks(bits, 0.01), source.spec.dtype)
-    quantize(Quantization(source, RoundToNearest(form)), at, backend("cpu").bind, 1)
-    return at
-
-
-def plan_of(folder: Path, dtype: DType) -> Plan:
-    spec = load_model_spec(folder)
-    assert spec.quantized is not None
-    spec = replace(spec, quantized=spec.quantized.limited({CODEBOOKS}, rounded=False))
-    return lower(spec, dtype)
-
-
 def logits(executor: Executor, first: int = 0, count: int = 40) -> np.ndarray[Any, Any]:
     chunk = Chunk(TOKENS[:count], 0, count, [3, 1], rows=range(first, count))
     return run(executor, step_of([chunk])).logits.copy()
@@ -240,8 +218,8 @@ def test_a_model_computes_what_the_reference_does(
     family: str, bits: CodebookBits, dtype: DType, isa: str, tmp_path: Path
 ) -> None:
     """Prompts and single rows, of fused and of primitive plans, with and without a bias."""
-    folder = checkpoint(tmp_path / "out", bits, family)
-    plain = plan_of(folder, dtype)
+    folder = codebook_checkpoint(tmp_path / "out", bits, family)
+    plain = codebook_plan(folder, dtype)
     weights = open_weights(folder, plain.spec, plain.weights, dtype)
     expected = logits(ReferenceExecutor(plain, weights, LIMITS))
     got = []
@@ -258,8 +236,8 @@ def test_a_model_computes_what_the_reference_does(
 
 
 def test_the_values_are_those_of_the_decoded_matrix(tmp_path: Path) -> None:
-    folder = checkpoint(tmp_path / "out", 3, "llama")
-    kept, decoded = plan_of(folder, "float32"), lower(load_model_spec(folder), "float32")
+    folder = codebook_checkpoint(tmp_path / "out", 3, "llama")
+    kept, decoded = codebook_plan(folder, "float32"), lower(load_model_spec(folder), "float32")
     as_stored = open_weights(folder, kept.spec, kept.weights, "float32")
     floats = open_weights(folder, decoded.spec, decoded.weights, "float32")
     for name in kept.weights:
@@ -272,9 +250,9 @@ def test_the_values_are_those_of_the_decoded_matrix(tmp_path: Path) -> None:
 
 
 def test_matrices_stay_in_their_codes(tmp_path: Path) -> None:
-    for bits, least, most in ((3, 0.2, 0.26), (4, 0.25, 0.33)):
-        folder = checkpoint(tmp_path / str(bits), bits, "llama", hidden_size=512)
-        plan = fuse(plan_of(folder, "bfloat16"))
+    for bits, least, most in ((3, 0.2, 0.26), (4, 0.25, 0.34)):
+        folder = codebook_checkpoint(tmp_path / str(bits), bits, "llama", hidden_size=512)
+        plan = fuse(codebook_plan(folder, "bfloat16"))
         matrices = [op for op in plan.ops if isinstance(op, Linear) and op.scheme is not None]
         in_floats = sum(2 * op.k * sum(part.n for part in op.parts) for op in matrices)
         kept = replace(plan, ops=tuple(matrices))
@@ -283,7 +261,7 @@ def test_matrices_stay_in_their_codes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bits", [3, 4])
 def test_packed_codebooks_are_restored_to_the_same_bits(bits: CodebookBits, tmp_path: Path) -> None:
-    folder = checkpoint(tmp_path / "model", bits, "qwen2")
+    folder = codebook_checkpoint(tmp_path / "model", bits, "qwen2")
     first = start(folder, tmp_path / "engines")
     assert first.phases == ["open weights", "pack weights", "keep artifact"]
     second = start(folder, tmp_path / "engines")

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support.codebook_checkpoints import codebook_checkpoint, codebook_plan
+from support.needs import needs_native
+from support.tiny_plans import Chunk, step_of, tokens_of
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
 from penstock.backends.cuda import rounding  # noqa: E402
+from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.codebook_matrix import CodebookRowsMatrix  # noqa: E402
 from penstock.backends.cuda.kernels import tiles  # noqa: E402
 from penstock.backends.cuda.matrix import Shape  # noqa: E402
 from penstock.backends.cuda.workspace import Workspace  # noqa: E402
+from penstock.backends.reference.executor import ReferenceExecutor  # noqa: E402
 from penstock.backends.reference.numerics import activate  # noqa: E402
-from penstock.models.spec import Activation  # noqa: E402
+from penstock.backends.registry import BACKENDS  # noqa: E402
+from penstock.interface.executor import Limits  # noqa: E402
+from penstock.models.spec import Activation, DType  # noqa: E402
+from penstock.plan.fuse import fuse  # noqa: E402
+from penstock.weights.checkpoint import open_weights  # noqa: E402
 
 F32 = NDArray[np.float32]
 Bits = Literal[3, 4]
+
+LIMITS = Limits(num_blocks=8, max_tokens=24, max_logit_rows=24, max_sequences=4, threads=1)
 
 
 def drawn(*shape: int, seed: int = 0) -> F32:
@@ -81,7 +93,7 @@ def matrix_of(
     counts = [len(part.columns) for part in parts]
     matrix = CodebookRowsMatrix(shape, bits, counts, dtype, Workspace(device), x_dtype)
     for i in reversed(range(len(parts))):
-        matrix.fill(sum(sizes[:i]), parts[i], f"part {i}", put(device))
+        matrix.fill_rows(sum(sizes[:i]), parts[i], f"part {i}", put(device))
     return matrix
 
 
@@ -185,10 +197,41 @@ def test_bytes(bits: Bits, device: Any) -> None:
 def test_parts_that_do_not_fit_are_refused(device: Any) -> None:
     matrix = matrix_of([coded(35, 96, 4, 5)], 4, device)
     with pytest.raises(ValueError, match="w has 35 rows of 96 columns and 6 outliers, where 35"):
-        matrix.fill(0, coded(35, 96, 4, 6), "w", put(device))
+        matrix.fill_rows(0, coded(35, 96, 4, 6), "w", put(device))
     with pytest.raises(ValueError, match="w has 20 rows"):
-        matrix.fill(0, coded(20, 96, 4, 5), "w", put(device))
+        matrix.fill_rows(0, coded(20, 96, 4, 5), "w", put(device))
     with pytest.raises(ValueError, match="1 matrices have so many numbers of outliers"):
         CodebookRowsMatrix(
             Shape(8, 8, 1), 4, (1, 2), torch.bfloat16, Workspace(device), torch.bfloat16
         )
+
+
+@needs_native  # which checkpoints are made with
+@pytest.mark.parametrize(
+    ("family", "bits", "dtype", "layers"),
+    [
+        ("llama", 3, "float32", 1),
+        pytest.param("qwen2", 4, "bfloat16", 2, marks=pytest.mark.slow),
+    ],
+)
+def test_a_model_computes_what_the_reference_does(
+    family: str, bits: Bits, dtype: DType, layers: int, tmp_path: Path, device: Any
+) -> None:
+    """And the same bits however a prompt is cut."""
+    folder = codebook_checkpoint(tmp_path / "out", bits, family, num_hidden_layers=layers)
+    plan = fuse(codebook_plan(folder, dtype))
+    assert BACKENDS["cuda"].obstacle(plan) is None
+    weights = open_weights(folder, plan.spec, plan.weights, dtype)
+    tokens = tokens_of(1, 6)
+    step = step_of([Chunk(tokens, 0, 6, [5, 2], rows=range(6))])
+    expected = ReferenceExecutor(plan, weights, LIMITS).run(step).logits
+    executor = bind(plan, weights, LIMITS, device)
+    whole = executor.run(step).logits.copy()
+    error = np.square(whole - expected).mean() / np.square(expected).mean()
+    assert error < (1e-8 if dtype == "float32" else 1e-3)
+    parts = []
+    for first, end in ((0, 1), (1, 5), (5, 6)):
+        mine = Chunk(tokens, first, end, [6, 3], rows=range(first, end))
+        parts.append(executor.run(step_of([mine])).logits.copy())
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+    executor.close()

@@ -17,7 +17,7 @@ from penstock.interface.weights import PackedWeights, WeightSource
 from penstock.memory_budget import Demand, Served
 from penstock.plan import ops
 from penstock.plan.plan import Plan
-from penstock.quant.scheme import LATTICE, BlockScheme
+from penstock.quant.scheme import READ_WHOLE, BlockScheme
 from penstock.threads import Threads
 
 BATCHED_TOKENS = 2048
@@ -32,7 +32,7 @@ class CudaBackend(Backend):
     can_be_nondeterministic = True
     runs_experts = True
     runs_ranks = True
-    block_formats = frozenset((*BLOCK_LAYOUTS, LATTICE))
+    block_formats = frozenset(BLOCK_LAYOUTS) | READ_WHOLE
 
     def asked(self, hardware: Hardware) -> BackendChoice:
         gpu = _search(hardware).require()

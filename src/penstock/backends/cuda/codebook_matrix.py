@@ -22,7 +22,9 @@ from penstock.backends.cuda.kernels.tiles import Tile
 from penstock.backends.cuda.kernels.weights import Weights
 from penstock.backends.cuda.packing import joined_planes, pack_planes, pad_columns
 from penstock.backends.cuda.workspace import Workspace, carved_bytes
+from penstock.interface.weights import QuantizedTensor
 from penstock.models.spec import Gating
+from penstock.quant import CodebookMatrix
 
 _PLANE: Final = 32
 _ROWS_AT_ONCE: Final = 512
@@ -131,7 +133,18 @@ class CodebookRowsMatrix:
             shape, rows = self._sums, min(rows, _ROWS_AT_ONCE)
         return launch.tile_of(self.weights, shape, self._x_dtype, rows, at)
 
-    def fill(
+    def fill(self, first_row: int, part: Tensor, name: str) -> None:
+        raise ValueError(f"{name} has no codebooks of rows, and nothing rounds to such")
+
+    def fill_quantized(
+        self, first_row: int, part: QuantizedTensor, name: str, put: Callable[[Array], Tensor]
+    ) -> None:
+        if not isinstance(part, CodebookMatrix) or part.scheme.bits != self._bits:
+            kept = f"codebooks of {self._bits} bits by row"
+            raise ValueError(f"{name} is stored as {part.scheme}, and not in {kept}")
+        self.fill_rows(first_row, part, name, put)
+
+    def fill_rows(
         self,
         first_row: int,
         part: CodebookArrays,

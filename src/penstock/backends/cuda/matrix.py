@@ -13,6 +13,7 @@ from torch import Tensor
 
 from penstock.backends.cuda import rounding
 from penstock.backends.cuda.block_matrix import BlockMatrix
+from penstock.backends.cuda.codebook_matrix import CodebookRowsMatrix
 from penstock.backends.cuda.coded_matrix import (
     Array,
     Matrix,
@@ -257,4 +258,7 @@ def make_matrix(
         case LatticeScheme():
             return PointMatrix(shape, scheme, workspace, x_dtype)
         case CodebookScheme():
-            raise ValueError(f"no GPU kernel has matrices in {scheme}")
+            parts = shape.parts or (shape.weight_rows,)
+            counts = [scheme.outlier_count(n, shape.k) for n in parts]
+            values = TORCH_DTYPES[dtype]
+            return CodebookRowsMatrix(shape, scheme.bits, counts, values, workspace, x_dtype)
