@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from penstock.quant.adjustable import F32, RowValues, ScaledPoints, SparseValues
+from penstock.interface.adjustable import F32, RowValues, ScaledPoints, SparseValues
 from penstock.train.adjustable_weights import weight_of
 from penstock.train.fine_tuning import rate_at
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigError
+from penstock.interface.adjustable import Adjustable, RowValues, ScaledPoints, SparseValues, Stored
 from penstock.models.bitsandbytes import BLOCK
 from penstock.models.lattice_codes import SCALE
 from penstock.models.spec import DType
-from penstock.quant.adjustable import Adjustable, RowValues, ScaledPoints, SparseValues, Stored
 from penstock.quantize.forms.bitsandbytes import NESTED, Bnb4, Nested
 from penstock.quantize.forms.codebooks import Codebooks, StoredCodebooks
 from penstock.quantize.forms.form import Arrays, Coded, Forms

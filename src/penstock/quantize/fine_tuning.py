@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigError
+from penstock.interface.adjustable import Adjustable, Adjusted, Vector
 from penstock.models.json_objects import read_json_object
-from penstock.quant.adjustable import Adjustable, Adjusted, Vector
 from penstock.quantize.adjusting import Adjusting, adjusting, as_dtype
 from penstock.quantize.forms.form import Coded
 from penstock.quantize.grid import F32

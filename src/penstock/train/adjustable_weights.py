@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from penstock.quant.adjustable import (
+from penstock.interface.adjustable import (
     Adjustable,
     RowValues,
     ScaledPoints,

@@ -25,7 +25,7 @@ from torch.func import functional_call
 from transformers import AutoModelForCausalLM
 
 from penstock.errors import ConfigError, ModelError, first_line
-from penstock.quant.adjustable import Adjustable, Adjusted
+from penstock.interface.adjustable import Adjustable, Adjusted
 from penstock.train.adjustable_weights import weight_of
 
 _BETAS: Final = (0.9, 0.95)
