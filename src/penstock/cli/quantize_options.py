@@ -273,7 +273,7 @@ def work_of(args: MethodRequest, source: SourceModel) -> Work:
     from penstock.quantize.quantization import Quantization
     from penstock.quantize.squeezing import SqueezeLlm
 
-    if args.bits == AUTO:
+    if args.budget is not None:  # which goes with --bits auto
         allowed = args.allowed_bits or _ALLOWED
         numbers = sorted({*allowed} - {_IN_FLOATS})
         own = {bits: replace(args, bits=bits) for bits in numbers}

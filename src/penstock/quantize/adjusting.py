@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -78,9 +77,12 @@ def as_dtype(dtype: DType, above: bool = False) -> Stored:
     """How floats of a type are stored: rounded; what is too large, as the largest there is. Those
     that have to be ``above`` 0 are at least the smallest."""
     own = NUMPY_DTYPES[dtype]
-    info = ml_dtypes.finfo(own)
-    most = float(info.max)
-    least = float(info.smallest_subnormal) if above else -most
+    octets = np.dtype(f"u{own.itemsize}")
+    # Positive floats have the order of their bits: 1 is the least, and infinity behind the most.
+    infinity = np.array([np.inf]).astype(own).view(octets)
+    most = float((infinity - octets.type(1)).view(own)[0])
+    smallest = float(np.array([1], octets).view(own)[0])
+    least = smallest if above else -most
 
     def stored(values: F32) -> F32:
         kept: F32 = np.clip(values, least, most).astype(own).astype(np.float32)

@@ -131,11 +131,14 @@ class _Scaled(Weight):
         """The weight ``[n, k]``."""
         scales, zeros = self._stored_scales(), self._stored_zeros()
         if self.steps is None:
-            made = _Product.apply(self._points, scales, zeros)
+            made = _Product.apply(self._points, scales, zeros)  # type: ignore[no-untyped-call]
         else:
             weights = self.steps * self._scales[:, None]
             assert self._initial.highest is not None
-            made = _Codes.apply(weights, scales, zeros, self._initial.highest, self._fixed)
+            highest = self._initial.highest
+            made = _Codes.apply(  # type: ignore[no-untyped-call]
+                weights, scales, zeros, highest, self._fixed
+            )
         assert isinstance(made, Tensor)
         n, k = self._initial.points.shape
         matrix = made.reshape(-1)[: n * k].view(n, k)
