@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from penstock.errors import ConfigError, ModelError
 from penstock.models.sparse24 import OF
 from penstock.quant.scheme import GROUP_SIZES
+from penstock.quantize.embeddings import Embeddings
 from penstock.quantize.forms.sparse import SparseFloats
 from penstock.quantize.layers import Layers, Target, layers_of
 from penstock.quantize.methods import Methods
@@ -27,13 +28,15 @@ class Quantization:
         method: Methods,
         samples: Samples | None = None,
         like: Layers | None = None,
+        embeddings: Embeddings | None = None,
     ) -> None:
         """``samples`` are what the model reads, where the method asks for that. ``like`` are the
-        layers of a Quantization of all matrices, where some stay as they are. Raises ConfigError
-        and ModelError."""
+        layers of a Quantization of all matrices, where some stay as they are. ``embeddings`` are
+        rounded, too, and else stay as they are. Raises ConfigError and ModelError."""
         if method.calibrated and samples is None:
             raise ConfigError(f"--method {method.name} needs a text: --calibration FILE")
         self.source, self.method, self.samples = source, method, samples
+        self.embeddings = embeddings
         names = source.spec.names
         head = None if names is None else names.module("head")
         left = [] if head is None else [head]
@@ -46,8 +49,12 @@ class Quantization:
             self._check(target)
         self.config = dict(source.config)
         """``config.json`` of the result."""
-        if not isinstance(method.form, SparseFloats) or method.form.compressed:
+        plain = isinstance(method.form, SparseFloats) and not method.form.compressed
+        if embeddings is not None or not plain:
             section = method.form.config(method.by_index, self._floats(left))
+            if embeddings is not None:
+                section = embeddings.config(None if plain else section)
+                embeddings.check(source.quantized(section))
             self.config["quantization_config"] = section
 
     def _check(self, target: Target) -> None:
@@ -89,7 +96,9 @@ class Quantization:
         """The modules with matrices that stay as they are, for readers that would expect all to be
         quantized."""
         targets = {target.module for target in self.layers.targets}
-        found = dict.fromkeys(left)
+        if self.embeddings is not None:
+            targets.update(self.embeddings.modules)
+        found = dict.fromkeys(name for name in left if name not in targets)
         for name in self.source.tensors:
             module = name.removesuffix(".weight")
             if name != module and module not in targets and len(self.source.shape(name)) == 2:

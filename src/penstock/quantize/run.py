@@ -178,7 +178,7 @@ class _Run:
             if name in changed.names and name not in matrices:
                 tensors.append(changed.stored(name))
         kept = [n for n in self._owners[index] if n not in matrices and n not in changed.names]
-        self._folder.write_shard(index, [*tensors, *work.source.copied(kept)])
+        self._folder.write_shard(index, [*tensors, *self._kept(kept)])
 
     def others(self, names: Sequence[str]) -> None:
         """Write these tensors, which no layer has."""
@@ -186,7 +186,19 @@ class _Run:
         if path.exists():
             return
         self._say(len(self._layers) - 1, 1.0, "what is not quantized")
-        self._folder.write_shard(len(self._layers), self._work.source.copied(names))
+        self._folder.write_shard(len(self._layers), list(self._kept(names)))
+
+    def _kept(self, names: Sequence[str]) -> Iterator[NewTensor]:
+        """Tensors that are no matrices of layers: as they are, but for embeddings that are to be
+        rounded."""
+        embeddings = self._work.embeddings
+        rounded = frozenset[str]() if embeddings is None else embeddings.tensors
+        dropped = frozenset[str]() if embeddings is None else embeddings.dropped
+        for name in names:
+            if embeddings is not None and name in rounded:
+                yield from embeddings.written(name)
+            elif name not in dropped:
+                yield from self._work.source.copied([name])
 
     def _measured(self, index: int) -> dict[str, Hessian]:
         """The Hessian of what the matrix of each module of a layer multiplies, as it is in
