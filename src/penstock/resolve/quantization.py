@@ -12,7 +12,14 @@ from penstock.models.gguf.blocks import GgufTypes
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.spec import ModelSpec
 from penstock.quant.choice import choose
-from penstock.quant.scheme import LATTICE, BlockScheme, GroupScheme, LatticeScheme, Quantization
+from penstock.quant.scheme import (
+    LATTICE,
+    SPARSE,
+    BlockScheme,
+    GroupScheme,
+    LatticeScheme,
+    Quantization,
+)
 from penstock.resolve.inputs import Inputs, Reasons, reason
 
 
@@ -105,7 +112,7 @@ def _read_by(
 ) -> QuantizedFormat | None:
     if own is None:
         return None
-    formats = backend.block_formats
+    formats = backend.block_formats | ({SPARSE} if backend.holds_sparse() else set())
     if config.tensor_parallel > 1:  # a rank has some rows, and turning back joins all of them
         formats -= {LATTICE}
     return own.limited(formats, rounded=config.quantization != "none")
