@@ -63,7 +63,7 @@ def test_products_have_the_bits_of_dense_panels(
         for threads in (1, 2):
             got = product.run(sparse, x[:rows], threads, sparse=True)
             np.testing.assert_array_equal(got.view(np.uint32), want[:rows].view(np.uint32))
-    for isa in native.runnable():  # which have no such panels
+    for isa in set(native.runnable()) - {"baseline"}:  # which fuses no multiplications
         np.testing.assert_array_equal(product.run(native.load(isa), x), want)
 
 

@@ -206,13 +206,13 @@ def test_a_table_that_is_stored_transposed_or_scaled_is_refused() -> None:
 
 @needs_native
 def test_the_command_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = (source_of(True), "--group-size", 32, "--embedding-bits", 8)
-    code, _, error = command(capsys, *words, "--out", tmp_path / "a")
+    words = (source_of(True), "--embedding-bits", 8)
+    code, _, error = command(capsys, *words, "--group-size", 32, "--out", tmp_path / "a")
     assert code == 0, error
     assert load_model_spec(tmp_path / "a").quantized is not None
     record = json.loads((tmp_path / "a" / "penstock_quantization.json").read_text())
     assert record["embedding_bits"] == 8
-    for more in (("--method", "nf4"), ("--format", "gptq")):
+    for more in (("--method", "nf4"), ("--format", "gptq", "--group-size", 32)):
         code, _, error = command(capsys, *words, *more, "--out", tmp_path / "b")
         assert code != 0
         assert "--embedding-bits" in error

@@ -302,8 +302,8 @@ def test_a_checkpoint_that_says_so_is_held_without_zeros(
     holds = native.load().sparse_panels
     assert scheme.sparse is holds
     assert ("2:4 sparse" in str(scheme)) is holds
-    got = native_logits(tmp_path / "out", plan, native.chosen(), "float32")
-    same = native_logits(tmp_path / "out", dense_plan(plan), native.chosen(), "float32")
+    got = native_logits(tmp_path / "out", plan, native.load().isa, "float32")
+    same = native_logits(tmp_path / "out", dense_plan(plan), native.load().isa, "float32")
     np.testing.assert_array_equal(got.view(np.uint32), same.view(np.uint32))
     assert (weight_bytes(plan) < weight_bytes(dense_plan(plan))) is holds
     # Floats are multiplied by dense panels, and another backend has no others.
@@ -322,7 +322,7 @@ def test_what_says_so_wrongly_is_refused(tmp_path: Path) -> None:
     config = EngineConfig(model=str(tmp_path / "out"), dtype="float32")
     plan = plan_engine(config).plan
     with pytest.raises(WeightError, match="more than two weights in four columns, but config"):
-        native_logits(tmp_path / "out", plan, native.chosen(), "float32")
+        native_logits(tmp_path / "out", plan, native.load().isa, "float32")
 
 
 @needs_native
