@@ -49,18 +49,19 @@ void bind_matrices(nb::class_<PyExecutor>& executor) {
       .def(
           "add_int_matrix",
           [](PyExecutor& self, int bits, int64_t group, int64_t n, int64_t k, bool gated,
-             bool zero_points, bool weight_only, int64_t experts) {
+             bool zero_points, bool weight_only, bool sparse, int64_t experts) {
             return self.get().add_matrix(
-                IntMatrix{bits, group, n, k, gated, {}, {}, zero_points, weight_only}, experts);
+                IntMatrix{bits, group, n, k, gated, {}, {}, zero_points, weight_only, sparse},
+                experts);
           },
           nb::kw_only(), "bits"_a, "group"_a, "n"_a, "k"_a, "gated"_a, "zero_points"_a,
-          "weight_only"_a, "experts"_a = 1)
+          "weight_only"_a, "sparse"_a = false, "experts"_a = 1)
       .def(
           "pack_int_rows",
           [](PyExecutor& self, MatrixId matrix, int64_t first, int64_t count, const Codes& codes,
              const Scales& scales, const std::optional<Codes>& zeros) {
             nb::gil_scoped_release unlocked;
-            self.get().pack_int_rows(matrix, first, count, {codes.data(), codes.size()},
+            return self.get().pack_int_rows(matrix, first, count, {codes.data(), codes.size()},
                                      {scales.data(), scales.size()}, or_empty(zeros));
           },
           "matrix"_a, "first"_a, "count"_a, exact("codes"), exact("scales"), exact("zeros").none())

@@ -94,9 +94,9 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
              int64_t rows) { self.get().append_embed(table, parse_elem(elem), out, rows); },
           "table"_a, "elem"_a, "out"_a, "rows"_a)
       .def(
-          "append_block_embed",
+          "append_packed_embed",
           [](PyExecutor& self, MatrixId table, BufferId out) {
-            self.get().append_block_embed(table, out);
+            self.get().append_packed_embed(table, out);
           },
           "table"_a, "out"_a)
       .def(

@@ -98,8 +98,8 @@ class Executor {
   // is one expert's. Packs on all threads.
   void pack_rows(MatrixId matrix, int64_t first, int64_t count, std::span<const std::byte> rows);
   // As pack_rows, of an IntMatrix: codes [count, k], their scales [count, groups] and, with zero
-  // points, zeros [count, groups].
-  void pack_int_rows(MatrixId matrix, int64_t first, int64_t count,
+  // points, zeros [count, groups]. False if panels are sparse and the rows are not.
+  bool pack_int_rows(MatrixId matrix, int64_t first, int64_t count,
                      std::span<const int8_t> codes, std::span<const float> scales,
                      std::span<const int8_t> zeros);
   // As pack_rows, of a GridMatrix, which rounds rows of any float type. False if a value is not
@@ -133,8 +133,8 @@ class Executor {
   // apart where the kernel needs them to.
   // `rows` of the table, at least as many as there are tokens.
   void append_embed(ConstantId table, Elem elem, BufferId out, int64_t rows);
-  // Of a BlockMatrix that is not gated, which products may read, too.
-  void append_block_embed(MatrixId table, BufferId out);
+  // Of a BlockMatrix or an IntMatrix that is not gated, which products may read, too.
+  void append_packed_embed(MatrixId table, BufferId out);
   // The table has a row for each position, from `offset` on.
   void append_add_positions(BufferId x, BufferId out, ConstantId table, Elem elem, int64_t rows,
                             int64_t offset);

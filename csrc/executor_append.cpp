@@ -27,16 +27,26 @@ void Executor::append_embed(ConstantId table, Elem elem, BufferId out, int64_t r
   ops_.push_back(EmbedOp{{constant(table, size_t(bytes), "an embedding table"), elem, y}});
 }
 
-void Executor::append_block_embed(MatrixId table, BufferId out) {
+void Executor::append_packed_embed(MatrixId table, BufferId out) {
   const Array& y = typed(out, {Elem::f32}, "an embedding's output");
   if (bound(out).rows != RowKind::tokens) refuse("an embedding's rows are tokens");
-  const BlockMatrix* const w = std::get_if<BlockMatrix>(&matrix(table).packed);
-  if (!w || w->gated || matrix(table).experts != 1 || w->k != y.cols)
-    refuse("a table of embeddings in blocks is one matrix with the output's columns");
-  if (w->n < shape_.vocabulary)
-    refuse("an embedding table has a row for each of " + std::to_string(shape_.vocabulary) +
-           " tokens, and not " + std::to_string(w->n));
-  ops_.push_back(BlockEmbedOp{{*w, y}});
+  const auto require_fits = [&](const auto& w) {
+    if (w.gated || matrix(table).experts != 1 || w.k != y.cols)
+      refuse("a packed table of embeddings is one matrix with the output's columns");
+    if (w.n < shape_.vocabulary)
+      refuse("an embedding table has a row for each of " + std::to_string(shape_.vocabulary) +
+             " tokens, and not " + std::to_string(w.n));
+  };
+  const AnyMatrix& packed = matrix(table).packed;
+  if (const auto* const blocks = std::get_if<BlockMatrix>(&packed)) {
+    require_fits(*blocks);
+    ops_.push_back(BlockEmbedOp{{*blocks, y}});
+  } else if (const auto* const groups = std::get_if<IntMatrix>(&packed)) {
+    require_fits(*groups);
+    ops_.push_back(IntEmbedOp{{*groups, y}});
+  } else {
+    refuse("a packed table of embeddings is in blocks or in groups");
+  }
 }
 
 void Executor::append_add_positions(BufferId x, BufferId out, ConstantId table, Elem elem,

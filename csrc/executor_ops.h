@@ -67,6 +67,10 @@ struct BlockEmbedOp {
   BlockEmbedArgs args;
   const char* name() const { return "Embed"; }
 };
+struct IntEmbedOp {
+  IntEmbedArgs args;
+  const char* name() const { return "Embed"; }
+};
 struct AddPositionsOp {
   AddPositionsArgs args;
   const char* name() const { return "AddPositions"; }
@@ -240,7 +244,7 @@ struct ScaleByPositionOp {
   const char* name() const { return "ScaleByPosition"; }
 };
 
-using Op = std::variant<EmbedOp, BlockEmbedOp, AddPositionsOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
+using Op = std::variant<EmbedOp, BlockEmbedOp, IntEmbedOp, AddPositionsOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
                         KvWriteOp, RopeWriteOp, AttentionOp, ShortConvOp, SelectRowsOp, ArgmaxOp, FeaturesOp,
                          JoinOp, TurnRowsOp, TurnBackOp, GatherColumnsOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, XieluOp, ClampOp,
                          ScaleByPositionOp, AllGatherOp, HeadLinearOp, RouteOp, ExpertLinearOp, ScaleRowsOp,

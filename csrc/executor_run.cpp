@@ -67,6 +67,7 @@ struct Executor::Runner {
 
   void operator()(const EmbedOp& op) const { embed(op.args, step, worker); }
   void operator()(const BlockEmbedOp& op) const { embed(op.args, step, worker); }
+  void operator()(const IntEmbedOp& op) const { embed(op.args, step, worker); }
   void operator()(const AddPositionsOp& op) const { add_positions(op.args, step, worker); }
   void operator()(const AddNormOp& op) const {
     add_norm(op.args, rows_of(op.rows, step), worker);

@@ -2,6 +2,7 @@
 #include <atomic>
 
 #include "executor.h"
+#include "kernels/gemm_int_sparse.h"
 #include "refuse.h"
 #include "sizes.h"
 
@@ -45,6 +46,8 @@ void check_shape(const IntMatrix& w) {
     refuse("with float activations, groups have 32, 64 or 128 columns, or are whole rows");
   if (w.zero_points && (w.group == 0 || w.group > kMostZeroedDepth))
     check_depth(w.n, w.k, kMostZeroedDepth);
+  if (w.sparse && (w.weight_only || !expands_sparse()))
+    refuse("sparse panels are multiplied with AVX-512 VBMI2, by rows that are quantized, too");
 }
 
 void check_shape(const GridMatrix& w) {
@@ -131,7 +134,7 @@ void Executor::pack_rows(MatrixId id, int64_t first, int64_t count,
   });
 }
 
-void Executor::pack_int_rows(MatrixId id, int64_t first, int64_t count,
+bool Executor::pack_int_rows(MatrixId id, int64_t first, int64_t count,
                              std::span<const int8_t> codes, std::span<const float> scales,
                              std::span<const int8_t> zeros) {
   const IntMatrix& w = matrix_of<IntMatrix>(id);
@@ -140,9 +143,12 @@ void Executor::pack_int_rows(MatrixId id, int64_t first, int64_t count,
       scales.size() != size_t(count * int_groups(w.k, w.group)) ||
       zeros.size() != (w.zero_points ? scales.size() : 0))
     refuse("a part's codes, scales or zeros are not its rows times the matrix's columns or groups");
+  std::atomic<bool> fits = true;
   pool_.run([&](Worker& worker) {
-    pack_int_part(w, {codes.data(), scales.data(), zeros.data()}, count, place, panels, worker);
+    const GroupRows rows{codes.data(), scales.data(), zeros.data()};
+    if (!pack_int_part(w, rows, count, place, panels, worker)) fits = false;
   });
+  return fits;
 }
 
 bool Executor::pack_grid_rows(MatrixId id, int64_t first, int64_t count, Elem elem,

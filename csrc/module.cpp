@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
+#include "kernels/gemm_int_sparse.h"
 #include "packed_layout.h"
 #include "pool.h"
 
@@ -33,6 +34,7 @@ NB_MODULE(PENSTOCK_MODULE, m) {
   m.def("prepare", &prepare);
   m.def("available_cpus", &penstock::available_cpus);
   m.attr("packed_layout") = penstock::kPackedLayout;
+  m.attr("sparse_panels") = penstock::expands_sparse();
   penstock::bind_checksum(m);
   penstock::bind_encode(m);
   penstock::bind_executor(m);

@@ -5,7 +5,7 @@
 //                                     GB/s of weights, and of it the part of what a plain read and of what a
 //                                     product of bfloat16 reads in the same turns
 //
-// of the kinds whose names begin with NAME: grid8, "int4 by 64", Q4_K, with z: zero points, with w:
+// of the kinds whose names begin with NAME: grid8, "int4 by 64", "sparse8 by 0", Q4_K, with z: zero points, with w:
 // weights alone are quantized, x is in bfloat16.
 //
 // Times are of the processor (thread 0), so that other load on the machine shows less.
@@ -26,6 +26,7 @@
 #include "../kernels/gemm_cuts.h"
 #include "../kernels/gemm_grid.h"
 #include "../kernels/gemm_int.h"
+#include "../kernels/gemm_int_sparse.h"
 #include "../memory.h"
 #include "../pool.h"
 #include "../simd.h"
@@ -136,6 +137,13 @@ void for_each_kind(const std::string& only, F&& f) {
           named("int" + std::to_string(bits) + " by " + std::to_string(group) +
                     (zero_points ? " z" : "") + (weight_only ? " w" : ""),
                 IntMatrix{bits, group, 0, 0, false, {}, {}, zero_points, weight_only});
+  for (const int bits : {8, 4})
+    for (const int64_t group : {32, 64, 128, 0})
+      for (const bool zero_points : {false, true})
+        if (expands_sparse())
+          named("sparse" + std::to_string(bits) + " by " + std::to_string(group) +
+                    (zero_points ? " z" : ""),
+                IntMatrix{bits, group, 0, 0, false, {}, {}, zero_points, false, true});
   constexpr std::pair<const char*, WeightFormat> kBlocks[] = {
       {"Q4_0", WeightFormat::q4_0},     {"Q4_1", WeightFormat::q4_1},
       {"Q5_0", WeightFormat::q5_0},     {"Q5_1", WeightFormat::q5_1},

@@ -41,6 +41,12 @@ void embed(const BlockEmbedArgs& args, const StepView& step, const Worker& worke
     block_row(args.table, step.token_ids[t], args.out.row<float>(t));
 }
 
+void embed(const IntEmbedArgs& args, const StepView& step, const Worker& worker) {
+  const Share mine = share(step.tokens, worker);
+  for (int64_t t = mine.begin; t < mine.end; ++t)
+    int_row(args.table, step.token_ids[t], args.out.row<float>(t));
+}
+
 void add_positions(const AddPositionsArgs& args, const StepView& step, const Worker& worker) {
   const auto row = args.elem == Elem::f32    ? add_row<float>
                    : args.elem == Elem::bf16 ? add_row<bf16>

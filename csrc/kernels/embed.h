@@ -3,6 +3,7 @@
 
 #include "../types.h"
 #include "gemm_block.h"
+#include "gemm_int.h"
 
 namespace penstock {
 
@@ -22,6 +23,14 @@ struct BlockEmbedArgs {
 
 // The same, of a table in blocks, each element as its block's values are.
 void embed(const BlockEmbedArgs& args, const StepView& step, const Worker& worker);
+
+struct IntEmbedArgs {
+  IntMatrix table;  // [vocabulary, cols], not gated
+  Array out;        // [T, cols] f32
+};
+
+// The same, of a table in groups.
+void embed(const IntEmbedArgs& args, const StepView& step, const Worker& worker);
 
 struct AddPositionsArgs {
   const std::byte* table;  // [rows, cols] row-major

@@ -17,6 +17,12 @@
 //
 // With zero points a code stands for (code - zero) * w_scale[g], and a dot is of x with code - zero.
 // Behind a panel's groups lie 16 bytes for each, the zeros, offset as the codes are.
+//
+// Sparse panels hold two codes of each four k of a column. A segment's codes are runs of 32 k: 8 masks of
+// 64 bits, one for each line of bytes, whose bit 4 * column + k says that the code of this byte is held;
+// then these codes in the order of their bits, of 8 bits 32 bytes for a line, of 4 bits 32 bytes for two,
+// the first in the low nibbles. What is not held stands for zero. So kernels expand a line in registers,
+// and everything behind that is as with dense panels (gemm_int_sparse.h).
 #pragma once
 
 #include "gemm.h"
@@ -33,6 +39,7 @@ struct IntMatrix {
   const float* bias;        // as in PackedMatrix
   bool zero_points = false;
   bool weight_only = false;  // x stays as it is: gemm_points_format.h
+  bool sparse = false;       // panels are; not where weight_only, and where expands_sparse()
   // Tiles: 4-bit codes must be unpacked for them. (K = 2048, TOP/s in registers and in tiles: 8 bits,
   // 8 rows 0.15 and 0.15, 16 rows 0.23 and 0.29; 4 bits in groups of 32, 16 rows 0.26 and 0.23, 32
   // rows 0.31 and 0.31.)
@@ -63,8 +70,12 @@ struct GroupRows {
   const int8_t* zeros;   // likewise; null without zero points
 };
 
-// Pack a part of n rows. Otherwise as pack_part.
-void pack_int_part(const IntMatrix& w, const GroupRows& rows, int64_t n, PartPlace place,
+// Pack a part of n rows. Otherwise as pack_part. False where panels are sparse and a row has three codes
+// of four that do not stand for zero.
+bool pack_int_part(const IntMatrix& w, const GroupRows& rows, int64_t n, PartPlace place,
                    std::byte* panels, const Worker& worker);
+
+// The values [k] of one row of a matrix that is not gated: (code - zero) * scale.
+void int_row(const IntMatrix& w, int64_t row, float* values);
 
 }  // namespace penstock

@@ -2,6 +2,7 @@
 #include <type_traits>
 
 #include "gemm_int_blocks.h"
+#include "gemm_int_sparse.h"
 #include "gemm_order.h"
 
 #if defined(__AMX_INT8__)
@@ -179,8 +180,9 @@ void unpack_panel(const PanelView& p, const std::byte* panel, std::byte* to) {
 
 }  // namespace
 
-void int_linear_amx(const PanelView& p, const IntRows& x, const Epilogue& e, int64_t rows,
-                    Range units, std::byte* hot) {
+void int_linear_amx(const PanelView& stored, const IntRows& x, const Epilogue& e, int64_t rows,
+                    Range units, std::byte* hot, std::byte* expanded) {
+  const PanelView p = dense_of(stored);
   const int64_t tile_depth = p.segment % 64 ? 32 : 64;  // a group of 32 fills half a tile's
   const ProductTiles tiles(kTileRows, tile_depth);
   const Scratch scratch{reinterpret_cast<float*>(hot), reinterpret_cast<int32_t*>(hot + kSumsBytes),
@@ -192,7 +194,14 @@ void int_linear_amx(const PanelView& p, const IntRows& x, const Epilogue& e, int
     const Range row_block = even_share(ceil_div(rows, kTileRows), index, row_blocks);  // in tiles
     const int64_t bands = ceil_div(row_block.size(), 2);
     for (Place at = order.first(); at.panels; at = order.after(at)) {
-      const std::byte* weights = p.data + at.unit * p.per_unit * p.panel_bytes;
+      const std::byte* weights = p.data + at.unit * p.per_unit * stored.panel_bytes;
+      const std::byte* const following = weights + at.panels * stored.panel_bytes;
+      if (stored.sparse) {
+        for (int i = 0; i < at.panels; ++i)
+          expand_sparse_panel(stored, weights + i * stored.panel_bytes,
+                              expanded + i * p.panel_bytes);
+        weights = expanded;
+      }
       Block block{nullptr, x.row_bytes, weights, p.segment_bytes, p.panel_bytes,
                   p.segment / tile_depth, tile_depth};
       if (packed) {
@@ -202,7 +211,7 @@ void int_linear_amx(const PanelView& p, const IntRows& x, const Epilogue& e, int
         for (int i = 0; i < at.panels; ++i)
           unpack_panel(p, weights + i * p.panel_bytes, scratch.codes + i * block.panel_stride);
       }
-      const std::byte* next = weights + at.panels * p.panel_bytes;
+      const std::byte* next = stored.sparse ? expanded : following;  // which is not prefetched
       for (int64_t b = 0; b < bands; ++b) {
         const int64_t row = (row_block.first + 2 * b) * kTileRows;
         const int row_tiles = int(std::min<int64_t>(2, row_block.size() - 2 * b));

@@ -63,11 +63,12 @@ constexpr int kIntNeonRows = 4;
 IntMultiply int_neon_multiply(WeightFormat format, int64_t rows);
 #endif
 
-// The kernels. Rows [0, rows) of x, output columns of `units`. hot: int_hot_bytes() of scratch.
+// The kernels. Rows [0, rows) of x, output columns of `units`. hot: int_hot_bytes() of scratch. expanded:
+// room for as many panels as are expanded at once, where they are sparse.
 void int_linear_registers(const PanelView& p, const IntRows& x, const Epilogue& e, int64_t rows,
-                          Range units, std::byte* hot);
+                          Range units, std::byte* hot, std::byte* expanded);
 void int_linear_amx(const PanelView& p, const IntRows& x, const Epilogue& e, int64_t rows,
-                    Range units, std::byte* hot);
+                    Range units, std::byte* hot, std::byte* expanded);
 int64_t int_registers_hot_bytes();
 int64_t int_amx_hot_bytes(const PanelView& p);
 

@@ -24,6 +24,7 @@ struct PanelView {
   int bits;
   int offset;           // of codes from points, where there are no zeros
   bool zero_points, windows;
+  bool sparse;          // two codes of four are held (gemm_int.h)
   int64_t depth;          // as stored
   int64_t segment;        // k; where they have points (has_points()), a power of two
   int64_t segments;

@@ -5,6 +5,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <optional>
 #include <stdexcept>
 #include <tuple>
@@ -13,6 +14,7 @@
 #include "../bindings.h"
 #include "../memory.h"
 #include "../pool.h"
+#include "gemm_int_sparse.h"
 #include "gemm_block.h"
 #include "gemm_codebook.h"
 #include "gemm_grid.h"
@@ -84,7 +86,8 @@ using IntPart = std::tuple<Codes, Scales, std::optional<Codes>>;
 void run_int_linear(const std::vector<IntPart>& parts, int bits, int64_t group,
                     std::optional<Floats> bias, const std::string& gate, const Bytes& x,
                     const std::string& x_elem, MutableBytes out, const std::string& out_elem,
-                    bool weight_only, int threads) {
+                    bool weight_only, bool sparse, int threads) {
+  expect(!sparse || (expands_sparse() && !weight_only), "no sparse panels");
   expect(!parts.empty() && (bits == 8 || bits == 4) && group >= 0 && group % 32 == 0 &&
              group <= kMostIntDepth && (!weight_only || has_points(group)),
          "no such matrix");
@@ -100,13 +103,15 @@ void run_int_linear(const std::vector<IntPart>& parts, int bits, int64_t group,
     expect(codes.shape(0) >= 1, "a part has rows");
     sizes.push_back(int64_t(codes.shape(0)));
   }
-  multiply(IntMatrix{bits, group, 0, k, false, {}, {}, zero_points, weight_only}, sizes,
+  std::atomic<bool> fits = true;
+  multiply(IntMatrix{bits, group, 0, k, false, {}, {}, zero_points, weight_only, sparse}, sizes,
            {bias, gate, x, x_elem, out, out_elem, threads},
            [&](size_t i, const IntMatrix& w, PartPlace place, std::byte* panels, Worker& worker) {
              const auto& [codes, scales, zeros] = parts[i];
              const GroupRows rows{codes.data(), scales.data(), zeros ? zeros->data() : nullptr};
-             pack_int_part(w, rows, sizes[i], place, panels, worker);
+             if (!pack_int_part(w, rows, sizes[i], place, panels, worker)) fits = false;
            });
+  expect(fits, "the matrix is not sparse");
 }
 
 // parts: (codes [n, k], windows [n, ceil(k / kGridGroup)] or of no rows with 8 bits, scales [n])
@@ -216,7 +221,7 @@ bool run_quantize_grid(const Bytes& rows, const std::string& elem, int bits, boo
 void bind_quantized_linear(nb::module_& m) {
   m.def("int_linear", &run_int_linear, nb::kw_only(), exact("parts"), "bits"_a, "group"_a,
         exact("bias").none(), "gate"_a, exact("x"), "x_elem"_a, exact("out"), "out_elem"_a,
-        "weight_only"_a = false, "threads"_a);
+        "weight_only"_a = false, "sparse"_a = false, "threads"_a);
   m.def("grid_linear", &run_grid_linear, nb::kw_only(), exact("parts"), "bits"_a,
         exact("bias").none(), "gate"_a, exact("x"), "x_elem"_a, exact("out"), "out_elem"_a,
         "weight_only"_a = false, "threads"_a);

@@ -202,7 +202,7 @@ def test_looked_up_rows_are_the_decoders_values(module: Any, name: str) -> None:
     out = Buffers(executor).add(columns)
     executor.pack_block_rows(matrix, 0, 20, as_bytes(table.blocks[:20]))
     executor.pack_block_rows(matrix, 20, 17, as_bytes(table.blocks[20:]))
-    executor.append_block_embed(matrix, out)
+    executor.append_packed_embed(matrix, out)
     ids, none = np.array([36, 0, 19, 20], np.int32), np.empty(0, np.int32)
     places, pairs = np.arange(4, dtype=np.int32), np.empty((0, 2), np.int32)
     bounds, context = np.array([0, 4], np.int32), np.array([4], np.int32)
@@ -222,10 +222,10 @@ def test_tables_of_embeddings_are_one_matrix_in_blocks(module: Any) -> None:
     floats = executor.add_matrix("float32", 37, 64, False)
     for wrong in (floats, matrix(gated=True), matrix(k=96), matrix(experts=2)):
         with pytest.raises(ValueError, match="one matrix with the output's columns"):
-            executor.append_block_embed(wrong, out)
+            executor.append_packed_embed(wrong, out)
     with pytest.raises(ValueError, match="a row for each of 37 tokens, and not 36"):
-        executor.append_block_embed(matrix(n=36), out)
-    executor.append_block_embed(matrix(), out)
+        executor.append_packed_embed(matrix(n=36), out)
+    executor.append_packed_embed(matrix(), out)
 
 
 def test_floats_are_not_multiplied_as_integers(module: Any) -> None:

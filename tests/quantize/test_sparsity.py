@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,24 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from safetensors.numpy import load_file
 from support.checkpoints import tiny_checkpoint
-from support.needs import needs_native
-from support.quantized_checkpoints import edit_config, edit_tensors, logits
+from support.needs import Need, needs_native
+from support.quantized_checkpoints import edit_config, edit_tensors, logits, native_logits
 from support.quantized_runs import command, into_one_file
 
+from penstock.backends.cpu import native
+from penstock.backends.cpu.weight_bytes import weight_bytes
 from penstock.backends.registry import backend
+from penstock.config import EngineConfig
+from penstock.engine.loader import plan_engine
 from penstock.errors import ConfigError, ModelError, WeightError
 from penstock.plan.lower import lower
-from penstock.quant import GroupTensor
+from penstock.plan.ops import Linear, Op
+from penstock.plan.plan import Plan
+from penstock.quant import GroupScheme, GroupTensor
 from penstock.quantize.forms.integers import STORAGES, Integers, Storage
-from penstock.quantize.forms.sparse import Sparse24Storage, SparseFloats, compressed
+from penstock.quantize.forms.sparse import PrunedStorage, Sparse24Storage, SparseFloats, compressed
 from penstock.quantize.grid import IntegerGrid
-from penstock.quantize.methods import Method
+from penstock.quantize.methods import Method, RoundToNearest
 from penstock.quantize.pruning import Magnitude, SparseGpt
 from penstock.quantize.quantization import Quantization
 from penstock.quantize.run import quantize
@@ -34,6 +41,7 @@ from penstock.quantize.samples import Samples
 from penstock.quantize.source import SourceModel
 from penstock.quantize.sparsity import CodeColumns, FloatColumns, by_magnitude, sparsegpt
 from penstock.weights.checkpoint import open_weights
+from penstock.weights.dummy import DummyWeights
 from penstock.weights.model_folder import load_model_spec
 from penstock.weights.safetensors import open_folder
 
@@ -262,6 +270,70 @@ def test_the_cpu_multiplies_what_was_compressed(bits: int | None, tmp_path: Path
     np.testing.assert_allclose(ours, reference_, rtol=0, atol=2e-4)
 
 
+def dense_plan(plan: Plan) -> Plan:
+    """The same with all panels dense."""
+
+    def dense(op: Op) -> Op:
+        if isinstance(op, Linear) and isinstance(op.scheme, GroupScheme):
+            return replace(op, scheme=replace(op.scheme, sparse=False))
+        return op
+
+    return replace(plan, ops=tuple(map(dense, plan.ops)))
+
+
+@needs_native
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(
+    ("bits", "group", "storage"),
+    [(8, None, Sparse24Storage()), (4, 32, PrunedStorage()), (2, 32, PrunedStorage())],
+)
+def test_a_checkpoint_that_says_so_is_held_without_zeros(
+    bits: int, group: int | None, storage: Storage, symmetric: bool, tmp_path: Path
+) -> None:
+    if bits == 8 and not symmetric:
+        return
+    folder = tiny_checkpoint("llama", **SHAPE)
+    run(work(folder, integers(Magnitude, bits, group, storage, symmetric)), tmp_path / "out")
+    options = {"model": str(tmp_path / "out"), "dtype": "float32"}
+    plan = plan_engine(EngineConfig(**options)).plan  # type: ignore[arg-type]
+    kinds = {op.scheme for op in plan.ops if isinstance(op, Linear) and op.scheme is not None}
+    (scheme,) = kinds
+    assert isinstance(scheme, GroupScheme)
+    holds = native.load().sparse_panels
+    assert scheme.sparse is holds
+    assert ("2:4 sparse" in str(scheme)) is holds
+    got = native_logits(tmp_path / "out", plan, native.load().isa, "float32")
+    same = native_logits(tmp_path / "out", dense_plan(plan), native.load().isa, "float32")
+    np.testing.assert_array_equal(got.view(np.uint32), same.view(np.uint32))
+    assert (weight_bytes(plan) < weight_bytes(dense_plan(plan))) is holds
+    # Floats are multiplied by dense panels, and another backend has no others.
+    for more in ({"quantize_activations": False}, {"backend": "reference"}):
+        plan = plan_engine(EngineConfig(**options, **more)).plan  # type: ignore[arg-type]
+        kinds = {op.scheme for op in plan.ops if isinstance(op, Linear) and op.scheme is not None}
+        assert not any(isinstance(each, GroupScheme) and each.sparse for each in kinds)
+
+
+@needs_native
+def test_what_says_so_wrongly_is_refused(tmp_path: Path) -> None:
+    if not native.load().sparse_panels:
+        pytest.skip(Need.INSTRUCTIONS.reason("AVX-512 VBMI2"))
+    folder = tiny_checkpoint("llama", **SHAPE)
+    run(work(folder, integers(RoundToNearest, 4, 32, PrunedStorage())), tmp_path / "out")
+    config = EngineConfig(model=str(tmp_path / "out"), dtype="float32")
+    plan = plan_engine(config).plan
+    with pytest.raises(WeightError, match="more than two weights in four columns, but config"):
+        native_logits(tmp_path / "out", plan, native.load().isa, "float32")
+
+
+@needs_native
+def test_random_weights_are_sparse_where_a_checkpoints_would_be(tmp_path: Path) -> None:
+    folder = tiny_checkpoint("llama", **SHAPE)
+    run(work(folder, integers(Magnitude, 4, 32, PrunedStorage())), tmp_path / "out")
+    plan = plan_engine(EngineConfig(model=str(tmp_path / "out"), load_format="dummy")).plan
+    found = np.asarray(DummyWeights(plan.weights, 0, "float32").get("layers.0.q"))
+    assert (zeros_of_fours(found) >= 2).all() is np.bool_(native.load().sparse_panels)
+
+
 def small(tmp_path: Path) -> Path:
     folder = tmp_path / "out"
     run(work(tiny_checkpoint("llama", **SHAPE), floats(Magnitude, True)), folder)
@@ -292,7 +364,7 @@ def test_tensors_that_cannot_be_right(changes: Any, message: str, tmp_path: Path
     ("fields", "message"),
     [
         ({"sparsity_structure": "unstructured"}, r"sparsity_structure .* must be 2:4"),
-        ({"targets": ["Embedding"]}, "targets .* has 'Embedding'"),
+        ({"targets": ["Conv1d"]}, "targets .* has 'Conv1d'"),
         ({"rank": 3}, "rank .3. is not a field"),
         ({"format": "sparse-bitmask"}, "config_groups .* must have a group"),
     ],

@@ -54,9 +54,14 @@ class QuantizedProduct:
         return cls(parts, gate, shift, weight_only)
 
     def run(
-        self, module: Any, x: np.ndarray, threads: int = 1, out_elem: str = "float32"
+        self,
+        module: Any,
+        x: np.ndarray,
+        threads: int = 1,
+        out_elem: str = "float32",
+        sparse: bool = False,
     ) -> np.ndarray:
-        """The native result in ``out_elem``, ``[m, n]``."""
+        """The native result in ``out_elem``, ``[m, n]``; of groups in ``sparse`` panels, if so."""
         total = sum(len(p.codes) for p in self.parts)
         n = total if self.gate == "none" else total // 2
         out = np.full((len(x), n * np.dtype(DTYPES[out_elem]).itemsize), 0xA5, np.uint8)
@@ -78,7 +83,10 @@ class QuantizedProduct:
         else:
             group = groups[0].scheme.group_size or 0
             module.int_linear(
-                parts=[(p.codes, p.scales, p.zeros) for p in groups], group=group, **options
+                parts=[(p.codes, p.scales, p.zeros) for p in groups],
+                group=group,
+                sparse=sparse,
+                **options,
             )
         return out.view(DTYPES[out_elem])
 

@@ -105,6 +105,11 @@ class Backend(ABC):
     centers_keys: ClassVar[bool] = False
     """Whether it caches keys centered and scaled (``Plan.key_columns``)."""
 
+    def holds_sparse(self) -> bool:
+        """Whether it holds matrices with 2:4 sparsity without their zeros on this machine, where
+        what they multiply is rounded, too."""
+        return False
+
     @abstractmethod
     def asked(self, hardware: Hardware) -> BackendChoice:
         """Return the choice of this backend, which the user named; raises ConfigError if it cannot

@@ -62,6 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=positive_int, metavar="N", help="threads (default: one per core)"
     )
+    parser.add_argument(
+        "--embedding-bits",
+        type=int,
+        choices=(8,),
+        metavar="N",
+        help="8: round the embedding and the output matrix to 8 bits, with a scale for each row, "
+        "in compressed-tensors' formats and quip (default: they stay as they are)",
+    )
     group = parser.add_argument_group("rtn, gptq, awq, magnitude, sparsegpt")
     group.add_argument(
         "--bits",

@@ -56,6 +56,8 @@ _OF_SOLVING: Final = ("damping",)
 _OF_SPARSITY: Final = ("sparsity",)
 _OF_FP8: Final = ("scales",)
 _OF_BNB: Final = ("double_quantization",)
+_OF_EMBEDDINGS: Final = ("embedding_bits",)
+_WITH_EMBEDDINGS: Final = (*INTEGERS, *SPARSE, "quip", "smoothquant", "fp8", "mxfp4", "nvfp4")
 
 
 def method_of(args: MethodRequest, weights: DType) -> Method:
@@ -123,7 +125,7 @@ def _integers(args: MethodRequest, weights: DType) -> Integers:
 
 def _sparse_method(args: MethodRequest, weights: DType) -> Method:
     from penstock.quantize.forms.integers import Integers
-    from penstock.quantize.forms.sparse import Sparse24Storage, SparseFloats
+    from penstock.quantize.forms.sparse import PrunedStorage, Sparse24Storage, SparseFloats
     from penstock.quantize.grid import IntegerGrid
     from penstock.quantize.pruning import Magnitude, SparseGpt
 
@@ -137,6 +139,8 @@ def _sparse_method(args: MethodRequest, weights: DType) -> Method:
         form = Integers(grid, Sparse24Storage())
     else:
         form = _integers(args, weights)
+        if args.format in (None, "compressed-tensors"):
+            form = replace(form, storage=PrunedStorage())
     if args.method == "sparsegpt":
         return SparseGpt(form, args.damping or _DAMPING)
     return Magnitude(form)
@@ -152,6 +156,7 @@ _OPTIONS: Final = (
     (SPARSE, _OF_SPARSITY),
     (("fp8",), _OF_FP8),
     (("nf4", "fp4"), _OF_BNB),
+    (_WITH_EMBEDDINGS, _OF_EMBEDDINGS),
 )
 """The methods that take some options, and these."""
 
@@ -269,10 +274,12 @@ def of_method(
 def work_of(args: MethodRequest, source: SourceModel) -> Work:
     """What is to be done. Raises what making a Quantization does, and ConfigError for a text that
     is too short."""
+    from penstock.quantize.embeddings import Embeddings
     from penstock.quantize.mixed import BudgetedQuantization
     from penstock.quantize.quantization import Quantization
     from penstock.quantize.squeezing import SqueezeLlm
 
+    embeddings = None if args.embedding_bits is None else Embeddings(source)
     if args.budget is not None:  # which goes with --bits auto
         allowed = args.allowed_bits or _ALLOWED
         numbers = sorted({*allowed} - {_IN_FLOATS})
@@ -280,12 +287,12 @@ def work_of(args: MethodRequest, source: SourceModel) -> Work:
         methods = {bits: method_of(each, source.spec.dtype) for bits, each in own.items()}
         samples = _samples(args, source)
         floats = _IN_FLOATS in allowed
-        return BudgetedQuantization(source, methods, args.budget, samples, floats)
+        return BudgetedQuantization(source, methods, args.budget, samples, floats, embeddings)
     method = method_of(args, source.spec.dtype)
     samples = _samples(args, source) if method.calibrated else None
     if isinstance(method, SqueezeLlm) and args.sensitivity == "gradients" and samples is not None:
         method = SqueezeLlm(method.form, _gradients(source, samples))
-    return Quantization(source, method, samples)
+    return Quantization(source, method, samples, embeddings=embeddings)
 
 
 def _gradients(source: SourceModel, samples: Samples) -> SquaredGradients:
@@ -327,7 +334,7 @@ def sample_length(args: MethodRequest, most: int) -> int:
 def settings_of(args: MethodRequest) -> dict[str, object]:
     """The options that were given of those which the result depends on, besides the text's."""
     names = [*_OF_CODES, *_OF_INTEGERS, *_OF_SQUEEZING, *_OF_GPTQ, *_OF_SOLVING, *_OF_FP8, *_OF_BNB]
-    names += _OF_TUNING
+    names += [*_OF_TUNING, *_OF_EMBEDDINGS]
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     if "budget" in given:
         given["budget"] = str(given["budget"])

@@ -17,7 +17,7 @@ from penstock.interface.weights import WeightSource
 from penstock.models.spec import ModelSpec
 from penstock.plan.observation import Observation, ObservedKeys
 from penstock.plan.plan import Plan
-from penstock.quant import BlockTensor
+from penstock.quant import BlockTensor, GroupTensor
 from penstock.tokenizer import has_tokenizer, load_tokenizer
 from penstock.weights.calibration_text import calibration_tokens, spread_tokens
 from penstock.weights.checkpoint import open_weights
@@ -93,7 +93,8 @@ def measure_inputs(
     values: dict[str, F32] = {}
     for buffer, rows in observation.lookups.items():
         value = weights.get(rows)
-        values[buffer] = value.dequantize() if isinstance(value, BlockTensor) else np.asarray(value)
+        stored = isinstance(value, BlockTensor | GroupTensor)
+        values[buffer] = value.dequantize() if stored else np.asarray(value)
     heads = {name for each in observation.keys for name in (each.keys, *each.queries)}
     squares: dict[str, F64] = {}
     moments: dict[str, Moments] = {}

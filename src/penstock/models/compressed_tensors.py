@@ -2,7 +2,7 @@
 
 A configuration has groups of modules, each with its own way of rounding weights. A module is in the
 group that names it, else in the one with a regular expression that its name begins with, else in
-the one that targets all of its class, which is ``Linear``.
+the one that targets all of its class, which is ``Linear`` or ``Embedding``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from penstock.models.sparse24 import FORMAT as SPARSE_FORMAT
 from penstock.models.sparse24 import Sparse24
 
 METHOD: Final = "compressed-tensors"
-_MIXED: Final = "mixed-precision"
+MIXED: Final = "mixed-precision"
 _REGEX: Final = "re:"
 _LINEAR: Final = "Linear"
+_EMBEDDING: Final = "Embedding"
 _FORMATS: Final = (
     "pack-quantized", "int-quantized", "naive-quantized", "float-quantized",
     "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized",
@@ -57,6 +58,8 @@ def read(config: ConfigReader, names: NameMap) -> QuantizedModules:
         rules += _group(section, usual, names)
     if sparsity is not None and sparse:
         rules = _sparse_integers(sparsity, rules)
+    elif sparsity is not None and _says_pruned(sparsity, rules[0].modules):
+        rules = [_pruned(rule) for rule in rules]
     return _read(config, rules, names)
 
 
@@ -81,9 +84,24 @@ def _read(config: ConfigReader, rules: list[Rule], names: NameMap) -> QuantizedM
         tuple(rules),
         names,
         head=True,
+        table=_table(config, rules, names),
         idle=IDLE,
         notes=(KV_SCALES_UNUSED,) if cached else (),
     )
+
+
+def _table(config: ConfigReader, rules: Sequence[Rule], names: NameMap) -> MatrixFormat | None:
+    """The format of the embedding, which ``Linear`` does not mean."""
+    module = names.module("embed")
+    for rule in rules:
+        if module is not None and module in replace(rule.modules, every=False):
+            if rule.form is not None and rule.form.any_order:
+                raise config.error(
+                    "config_groups",
+                    f"has {module} with actorder, which is not supported for an embedding",
+                )
+            return rule.form
+    return None
 
 
 def _sparse_floats(section: ConfigReader, names: NameMap) -> list[Rule]:
@@ -108,12 +126,32 @@ def _sparse_integers(section: ConfigReader, rules: list[Rule]) -> list[Rule]:
         if form is None:
             found.append(rule)
         elif isinstance(form, Integers) and form.bits == 8 and not form.packed:
-            found.append(replace(rule, form=replace(form, sparse=True)))
+            found.append(replace(rule, form=replace(form, sparse=True, pruned=True)))
         else:
             raise section.error(
                 "format", f"is supported with floats, and with integers of 8 bits, not with {form}"
             )
     return found
+
+
+def _says_pruned(section: ConfigReader, ignored: Modules) -> bool:
+    """Whether all matrices that are quantized are 2:4 sparse, though their zeros are stored."""
+    own = _ignored(section)
+    return (
+        section.raw("format") == "dense"
+        and section.raw("sparsity_structure") == "2:4"
+        and section.texts("targets") == (_LINEAR,)
+        and own.names <= ignored.names
+        and not own.patterns
+    )
+
+
+def _pruned(rule: Rule) -> Rule:
+    """The rule of all modules of the class, whose matrices are sparse."""
+    form = rule.form
+    if isinstance(form, Integers) and not form.any_order and rule.modules == EVERY:
+        return replace(rule, form=replace(form, pruned=True))
+    return rule
 
 
 def _sparse_modules(section: ConfigReader) -> tuple[Modules, tuple[str, ...]]:
@@ -163,8 +201,8 @@ def _group(section: ConfigReader, usual: str, names: NameMap) -> list[Rule]:
     section.finish()
     if weights is None:
         return []
-    if own == _MIXED:
-        raise section.error("format", f"is required beside {_MIXED}: {', '.join(_FORMATS)}")
+    if own == MIXED:
+        raise section.error("format", f"is required beside {MIXED}: {', '.join(_FORMATS)}")
     form = _form(weights, own)
     weights.finish(_OBSERVED)
     return _rules_of(section, targets, form, names)
@@ -181,13 +219,16 @@ def _rules_of(
             rules.append(Rule(Modules(patterns=(found,)), form, _MATCHED))
         elif target == _LINEAR:
             rules.append(Rule(EVERY, form, _CLASS))
+        elif target == _EMBEDDING:
+            tables = frozenset(filter(None, (names.module("embed"),)))
+            rules.append(Rule(Modules(tables), form, _CLASS))
         elif "." in target or target == names.module("head"):
             rules.append(Rule(Modules(frozenset((target,))), form, _NAMED))
         else:
             raise section.error(
                 "targets",
-                f"has {target!r}, which is not supported; supported are {_LINEAR}, names of "
-                f"modules, and regular expressions behind {_REGEX}",
+                f"has {target!r}, which is not supported; supported are {_LINEAR}, {_EMBEDDING}, "
+                f"names of modules, and regular expressions behind {_REGEX}",
             )
     return rules
 
@@ -220,7 +261,7 @@ def _form(weights: ConfigReader, form: str) -> MatrixFormat:
 
 
 def _unknown(form: str) -> str:
-    return f"{form!r} is not supported; supported are {', '.join(_FORMATS)} and {_MIXED}"
+    return f"{form!r} is not supported; supported are {', '.join(_FORMATS)} and {MIXED}"
 
 
 def _span(weights: ConfigReader) -> tuple[Span, Tile]:

@@ -7,15 +7,18 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Protocol, runtime_checkable
 
 from penstock.interface.sources import Shape, Stored
+from penstock.models.integer_matrix import Integers
 from penstock.models.lattice_codes import LatticeCodes
 from penstock.models.packed_matrix import EitherFormat, MatrixFormat
 from penstock.models.row_codebooks import RowCodebooks
+from penstock.models.sparse24 import OF
 from penstock.quant.formats import BLOCK_FORMATS
 from penstock.quant.scheme import (
     CODEBOOKS,
     LATTICE,
     LATTICE_COLUMNS,
     MOST_CODEBOOK_COLUMNS,
+    SPARSE,
     BlockScheme,
 )
 
@@ -57,12 +60,15 @@ class InBlocks:
 
 def in_blocks(form: MatrixFormat, formats: Collection[str], k: int = _USUAL) -> MatrixFormat:
     """``form`` of a matrix of ``k`` columns, in blocks if these are of one of ``formats``, or in
-    lattice points, or in codebooks of rows, if these are among them; else itself.
+    lattice points or codebooks of rows, if these are among them, or of integers without the zeros
+    of 2:4 sparsity, where that is; else itself.
     """
     if isinstance(form, LatticeCodes):
         return replace(form, decoded=LATTICE not in formats or k % LATTICE_COLUMNS > 0)
     if isinstance(form, RowCodebooks):
         return replace(form, decoded=CODEBOOKS not in formats or k > MOST_CODEBOOK_COLUMNS)
+    if isinstance(form, Integers):
+        return replace(form, held_sparse=form.pruned and SPARSE in formats and k % OF == 0)
     if isinstance(form, EitherFormat):
         return EitherFormat(tuple(in_blocks(each, formats, k) for each in form.formats))
     name = form.blocks(k) if isinstance(form, FloatCodes) else None

@@ -39,6 +39,10 @@ class Integers:
     sparse: bool = False
     """Whether two codes of each four are stored, in the place of ``weight``, as
     :mod:`~penstock.models.sparse24` has it; the others stand for 0."""
+    pruned: bool = False
+    """Whether two codes of each four stand for 0, however they are stored."""
+    held_sparse: bool = False
+    """Whether they are read for a backend that holds the other two alone."""
 
     def __str__(self) -> str:
         if self.scheme is None:
@@ -56,7 +60,9 @@ class Integers:
         if not is_kept(self.group):
             return None
         zero_points = self.zero_points or self.bits == 8
-        return GroupScheme(kept_bits(self.bits), group_of(self.group), zero_points)
+        return GroupScheme(
+            kept_bits(self.bits), group_of(self.group), zero_points, self.held_sparse
+        )
 
     def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
         """The tensors of matrix ``name``. Raises ModelError where it cannot have been packed."""

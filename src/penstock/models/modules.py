@@ -25,6 +25,10 @@ class Modules:
             or any(pattern.search(module) for pattern in self.patterns)
         )
 
+    def within(self, others: Modules) -> bool:
+        """Whether these are some of the names of ``others``, and none else."""
+        return not self.every and not self.patterns and self.names <= others.names
+
 
 EVERY = Modules(every=True)
 

@@ -16,6 +16,7 @@ from penstock.quant.formats import BLOCK_FORMATS
 from penstock.quant.scheme import READ_WHOLE, BlockScheme, QuantScheme
 
 _HEAD: Final = "head"
+_TABLE: Final = "embed"
 _NEVER: Final = (".router", ".share")
 """What names end with of matrices that choose experts and weigh them: tools leave them out."""
 
@@ -50,12 +51,15 @@ class QuantizedModules:
     marks: str = ""
     """What names of tensors of quantized matrices end with, if checkpoints in floats have the same
     configuration: without such tensors, nothing is quantized. Empty: none have."""
+    table: MatrixFormat | None = None
+    """The format of the embedding, and of an output matrix that is tied to it; None: in floats."""
     in_blocks: frozenset[str] = frozenset()
     """The formats of blocks in which matrices of small floats are read; others become floats."""
 
     def __str__(self) -> str:
         forms = (f"{f} read as floats" if f.scheme is None else str(f) for f in self._forms)
-        return ", ".join((self.method, *dict.fromkeys(forms)))
+        table = () if self.table is None else (f"the embedding in {self.table}",)
+        return ", ".join((self.method, *dict.fromkeys(forms), *table))
 
     @property
     def _forms(self) -> tuple[MatrixFormat, ...]:
@@ -64,7 +68,11 @@ class QuantizedModules:
 
     @property
     def schemes(self) -> tuple[QuantScheme, ...]:
-        schemes = (form.scheme for form in self._forms)
+        """Those of matrices of layers: where an embedding or an output matrix has another, options
+        say nothing of that."""
+        outer = Modules(frozenset(filter(None, map(self.names.module, (_TABLE, _HEAD)))))
+        forms = (rule.form for rule in self.rules if not rule.modules.within(outer))
+        schemes = (in_blocks(f, self.in_blocks).scheme for f in forms if f is not None)
         return tuple(dict.fromkeys(scheme for scheme in schemes if scheme is not None))
 
     @property
@@ -97,6 +105,8 @@ class QuantizedModules:
         return in_blocks(form, formats, columns)
 
     def _form(self, name: str) -> MatrixFormat | None:
+        if name == _TABLE:
+            return self.table
         if name != _HEAD and (not name.startswith("layers.") or name.endswith(_NEVER)):
             return None
         if name == _HEAD and not self.head:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.models.integer_matrix import Integers
 from penstock.models.lattice_codes import LatticeCodes
-from penstock.models.modules import EVERY, parts
+from penstock.models.modules import EVERY, Modules, parts
 from penstock.models.names import NameMap
 from penstock.models.quantized_modules import QuantizedModules, Rule
 from penstock.models.reader import ConfigReader
@@ -17,6 +18,9 @@ from penstock.quant.scheme import LATTICE
 
 METHOD: Final = "quip"
 FLOATS: Final = "modules_to_not_convert"
+TABLE_BITS: Final = "embedding_bits"
+TABLE: Final = Integers(8, "row", zero_points=False, packed=True)
+"""How an embedding and an output matrix of 8 bits are stored: as compressed-tensors does."""
 MOST_SEED: Final = 2**31 - 1
 
 
@@ -27,6 +31,9 @@ def read(config: ConfigReader, names: NameMap) -> QuantizedModules:
     bits = config.integer("bits", low=2)
     seed = config.integer("seed", low=0, high=MOST_SEED)
     skipped = config.texts(FLOATS)
+    table = config.has(TABLE_BITS)
+    if table:
+        config.only(TABLE_BITS, 8, "must be 8, or left out where the embedding is in floats")
     config.finish()
     form: LatticeCodes
     match bits:
@@ -35,4 +42,8 @@ def read(config: ConfigReader, names: NameMap) -> QuantizedModules:
         case _:
             raise config.error("bits", "must be 2, 3 or 4")
     rules = (Rule(parts(skipped or ()), None), Rule(EVERY, form))
-    return QuantizedModules("QuIP#", rules, names)
+    if not table:
+        return QuantizedModules("QuIP#", rules, names)
+    head = Rule(Modules(frozenset(filter(None, (names.module("head"),)))), TABLE)
+    idle = r".*\.weight_shape"
+    return QuantizedModules("QuIP#", (head, *rules), names, head=True, table=TABLE, idle=idle)

@@ -77,7 +77,7 @@ class BlockTensor:
         taken = [self.blocks[first:end] for first, end in runs]
         return BlockTensor(self.format, np.concatenate(taken))
 
-    def taken(self, rows: NDArray[np.intp]) -> BlockTensor:
+    def taken(self, rows: NDArray[np.integer]) -> BlockTensor:
         """The matrix of those rows, in that order."""
         return BlockTensor(self.format, self.blocks[rows])
 

@@ -54,6 +54,11 @@ class GroupTensor:
         codes, scales = taken(self.codes), taken(self.scales)
         return GroupTensor(self.scheme, codes, scales, zeros, self.order)
 
+    def taken(self, rows: NDArray[np.integer]) -> GroupTensor:
+        """The matrix of those rows, in that order."""
+        zeros = None if self.zeros is None else self.zeros[rows]
+        return GroupTensor(self.scheme, self.codes[rows], self.scales[rows], zeros, self.order)
+
     def points(self) -> NDArray[np.int32]:
         """The integers that scales multiply, ``code - zero``, ``[n, k]``, in the codes' order."""
         codes = self.codes.astype(np.int32)

@@ -30,6 +30,10 @@ READ_WHOLE: Final = frozenset((LATTICE, CODEBOOKS))
 joins them, and how many outliers some rows have, for which memory is reserved, the weights alone
 tell."""
 
+SPARSE: Final = "2:4"
+"""What backends that hold sparse matrices without their zeros call that, among the formats of
+blocks."""
+
 GROUP_SIZES = (32, 64, 128)
 
 
@@ -63,12 +67,14 @@ class GroupScheme:
     ``group_size`` columns share a scale, the last group of a row being shorter where k is no
     multiple of it; None: the whole row (an output channel) is one group. With ``zero_points`` a
     group also has the code that stands for 0, a byte, and its codes span the values it has;
-    without, codes are symmetric about 0.
+    without, codes are symmetric about 0. ``sparse``: two of each four columns of every row are 0,
+    and a backend holds the other two, with four bits that say which these are.
     """
 
     bits: Bits
     group_size: int | None
     zero_points: bool = False
+    sparse: bool = False
 
     def __post_init__(self) -> None:
         _check_bits(self.bits)
@@ -77,6 +83,8 @@ class GroupScheme:
 
     def __str__(self) -> str:
         name = f"int{self.bits} by {self.group_size or 'row'}"
+        if self.sparse:
+            name += ", 2:4 sparse"
         return f"{name} with zero points" if self.zero_points else name
 
     @property
@@ -96,7 +104,8 @@ class GroupScheme:
 
     def nbytes(self, n: int, k: int) -> int:
         """Bytes of an ``[n, k]`` matrix: its codes, scales and zero points."""
-        return n * (-(-k * self.bits // 8) + (5 if self.zero_points else 4) * self.groups(k))
+        bits = self.bits // 2 + 1 if self.sparse else self.bits
+        return n * (-(-k * bits // 8) + (5 if self.zero_points else 4) * self.groups(k))
 
 
 @dataclass(frozen=True)
@@ -168,6 +177,8 @@ def _check_bits(bits: int) -> None:
 
 
 QuantScheme = GridScheme | GroupScheme | BlockScheme | LatticeScheme | CodebookScheme
+TableScheme = GroupScheme | BlockScheme
+"""Schemes of which a row can be looked up by itself."""
 
 
 _OUTPUTS: Final = ("head", "embed")

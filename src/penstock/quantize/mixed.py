@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.errors import ConfigError
 from penstock.quantize.budget import Budget, Option, least_loss
+from penstock.quantize.embeddings import Embeddings
 from penstock.quantize.forms.integers import Integers
 from penstock.quantize.forms.mixed import MixedIntegers
 from penstock.quantize.layers import Layers, Target
@@ -82,14 +83,19 @@ class BudgetedQuantization:
         budget: Budget,
         samples: Samples | None,
         floats: bool = True,
+        embeddings: Embeddings | None = None,
     ) -> None:
         """``methods``, one and the same with all bits that matrices may have, round to integers in
-        the format of compressed-tensors. ``floats``: matrices may also stay as they are. Raises
-        ConfigError and ModelError."""
+        the format of compressed-tensors. ``floats``: matrices may also stay as they are.
+        ``embeddings`` are rounded, too. Raises ConfigError and ModelError."""
         if samples is None:
             raise ConfigError("--bits auto needs a text: --calibration FILE")
-        works = {bits: Quantization(source, each, samples) for bits, each in methods.items()}
+        works = {
+            bits: Quantization(source, each, samples, embeddings=embeddings)
+            for bits, each in methods.items()
+        }
         self.source, self.methods, self.samples = source, methods, samples
+        self.embeddings = embeddings
         self.budget = budget
         uniform = works[max(works)]
         self.layers: Layers = uniform.layers
@@ -103,7 +109,11 @@ class BudgetedQuantization:
         stay as they are."""
         targets = list(self.layers.targets)
         matrices = {name for target in targets for name in target.tensors}
-        others = sum(source.num_bytes(each) for each in source.tensors if each not in matrices)
+        others = 0
+        if embeddings is not None:
+            matrices |= embeddings.tensors | embeddings.dropped
+            others = embeddings.num_bytes()
+        others += sum(source.num_bytes(each) for each in source.tensors if each not in matrices)
         self._weights = sum(math.prod(target.shape) for target in targets)
         self._num_bytes = budget.of_matrices(self._weights, others)
         self._require_room(others)
@@ -181,7 +191,7 @@ class BudgetedQuantization:
         }
         grids = {each: self.form(each).grid for each in self.methods}
         method = Mixed(self.methods, MixedIntegers(grids, modules))
-        return Quantization(self.source, method, self.samples, self.layers)
+        return Quantization(self.source, method, self.samples, self.layers, self.embeddings)
 
     def _figures(
         self, sweep: Sweep, bits: Sequence[int], bits_a_weight: float

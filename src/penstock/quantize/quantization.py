@@ -12,6 +12,7 @@ from penstock.interface.source_walks import tensors
 from penstock.models.compressed_tensors import METHOD as COMPRESSED_TENSORS
 from penstock.models.sparse24 import OF
 from penstock.quant.scheme import GROUP_SIZES
+from penstock.quantize.embeddings import Embeddings
 from penstock.quantize.forms.form import Coded
 from penstock.quantize.forms.sparse import SparseFloats
 from penstock.quantize.layers import Layers, Target, layers_of
@@ -35,13 +36,15 @@ class Quantization:
         method: Methods,
         samples: Samples | None = None,
         like: Layers | None = None,
+        embeddings: Embeddings | None = None,
     ) -> None:
         """``samples`` are what the model reads, where the method asks for that. ``like`` are the
-        layers of a Quantization of all matrices, where some stay as they are. Raises ConfigError
-        and ModelError."""
+        layers of a Quantization of all matrices, where some stay as they are. ``embeddings`` are
+        rounded, too, and else stay as they are. Raises ConfigError and ModelError."""
         if method.calibrated and samples is None:
             raise ConfigError(f"--method {method.name} needs a text: --calibration FILE")
         self.source, self.method, self.samples = source, method, samples
+        self.embeddings = embeddings
         names = source.spec.names
         head = None if names is None else names.module("head")
         left = [] if head is None else [head]
@@ -55,8 +58,11 @@ class Quantization:
             self._check(target)
         self.config: dict[str, Any] = dict(source.config)
         """``config.json`` of the result."""
-        if not self.in_floats:
+        if embeddings is not None or not self.in_floats:
             section = method.form.config(method.by_index, self._floats(left))
+            if embeddings is not None:
+                section = embeddings.config(None if self.in_floats else section)
+                embeddings.check(source.quantized(section))
             self.config["quantization_config"] = section
 
     def _check(self, target: Target) -> None:
@@ -100,7 +106,9 @@ class Quantization:
         """The modules with matrices that stay as they are, for readers that would expect all to be
         quantized."""
         targets = {name for target in self.layers.targets for name in target.tensors}
-        found = dict.fromkeys(left)
+        if self.embeddings is not None:
+            targets.update(self.embeddings.tensors)
+        found = dict.fromkeys(module for module in left if f"{module}.weight" not in targets)
         for name, shape in self.source.shapes.items():
             module = name.removesuffix(".weight")
             if name != module and name not in targets and len(shape) == 2:

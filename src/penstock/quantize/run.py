@@ -210,7 +210,7 @@ class _Run:
         kept = [name for name in own if name not in matrices and name not in changed.names]
         if self._tuning is not None:
             write_tensors(self._folder.kept(index), trained)
-        self._folder.write_shard(index, [*written, *work.source.copied(kept)])
+        self._folder.write_shard(index, [*written, *self._kept(kept)])
 
     def _passes(self, layer: Layer) -> list[tuple[Input | None, ...]]:
         """The inputs of a layer's matrices that are measured together, and rounded then."""
@@ -243,7 +243,19 @@ class _Run:
         if path.exists():
             return
         self._say(len(self._layers) - 1, 1.0, "what is not quantized")
-        self._folder.write_shard(len(self._layers), self._work.source.copied(names))
+        self._folder.write_shard(len(self._layers), list(self._kept(names)))
+
+    def _kept(self, names: Sequence[str]) -> Iterator[NewTensor]:
+        """Tensors that are no matrices of layers: as they are, but for embeddings that are to be
+        rounded."""
+        embeddings = self._work.embeddings
+        rounded = frozenset[str]() if embeddings is None else embeddings.tensors
+        dropped = frozenset[str]() if embeddings is None else embeddings.dropped
+        for name in names:
+            if embeddings is not None and name in rounded:
+                yield from embeddings.written(name)
+            elif name not in dropped:
+                yield from self._work.source.copied([name])
 
     def _measured(
         self, index: int, inputs: Collection[Input | None], first: float, share: float

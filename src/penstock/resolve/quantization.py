@@ -14,6 +14,7 @@ from penstock.models.spec import ModelSpec
 from penstock.quant.choice import choose
 from penstock.quant.scheme import (
     READ_WHOLE,
+    SPARSE,
     BlockScheme,
     CodebookScheme,
     GroupScheme,
@@ -112,7 +113,7 @@ def _read_by(
 ) -> QuantizedFormat | None:
     if own is None:
         return None
-    formats = backend.block_formats
+    formats = backend.block_formats | ({SPARSE} if backend.holds_sparse() else set())
     if config.tensor_parallel > 1:  # a rank has some rows
         formats -= READ_WHOLE
     return own.limited(formats, rounded=config.quantization != "none")

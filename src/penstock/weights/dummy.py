@@ -16,6 +16,7 @@ from penstock.interface.source_walks import packed
 from penstock.interface.sources import Shape
 from penstock.interface.weights import WeightValue
 from penstock.models.in_blocks import InBlocks
+from penstock.models.integer_matrix import Integers
 from penstock.models.lattice_codes import LatticeCodes
 from penstock.models.row_codebooks import RowCodebooks
 from penstock.models.spec import DType
@@ -76,8 +77,9 @@ class DummyWeights:
         if scheme is not None:
             return self._in_blocks(name, scheme, weight.shape)
         if weight.share is not None:
-            return weight.share.of(self._values(weight.share.name, weight.share.shape))
-        return self._values(name, weight.shape)
+            whole = self._values(weight.share.name, weight.share.shape)
+            return weight.share.of(_pruned(weight, whole))
+        return _pruned(weight, self._values(name, weight.shape))
 
     def member(self, name: str, index: int) -> WeightValue:
         """A matrix of a stack, the same as in all of it."""
@@ -87,9 +89,10 @@ class DummyWeights:
             return self._in_blocks(f"{name}.{index}", scheme, weight.shape[1:])
         if share is not None:  # rows of each matrix
             shape = share.shape[1:]
-            return share.of(self._values(share.name, shape, index * math.prod(shape)))
+            whole = self._values(share.name, shape, index * math.prod(shape))
+            return share.of(_pruned(weight, whole))
         shape = weight.shape[1:]
-        return self._values(name, shape, index * math.prod(shape))
+        return _pruned(weight, self._values(name, shape, index * math.prod(shape)))
 
     def _in_blocks(self, name: str, scheme: BlockScheme, shape: Shape) -> BlockTensor:
         codes = self._codes(scheme)
@@ -164,3 +167,15 @@ def _kept_in(weight: PlanWeight) -> BlockScheme | LatticeScheme | CodebookScheme
     quantized = InBlocks | LatticeCodes | RowCodebooks
     kept = (form.scheme for form in forms if isinstance(form, quantized))
     return next(kept, None)
+
+
+def _pruned(weight: PlanWeight, values: NDArray[Any]) -> NDArray[Any]:
+    """The values of a matrix ``[n, k]``; with two of each four columns 0 where a checkpoint would
+    have it so."""
+    forms = (matrix.format for matrix in packed(weight.source))
+    if not any(isinstance(form, Integers) and form.held_sparse for form in forms):
+        return values
+    result = values.copy()
+    result[:, 1::4] = result[:, 2::4] = 0
+    result.flags.writeable = False
+    return result

@@ -44,7 +44,7 @@ from penstock.models.names import NameMap
 from penstock.models.row_codebooks import RowCodebooks
 from penstock.models.sparse24 import Sparse24
 from penstock.models.spec import DType
-from penstock.quant import CodebookTensor, GroupTensor, StoredTensor
+from penstock.quant import CodebookTensor, StoredTensor
 from penstock.weights.awq import read_awq
 from penstock.weights.bitsandbytes import read_bnb4, read_bnb8
 from penstock.weights.blocks import read_blocks
@@ -208,8 +208,6 @@ def _taken(value: Value, rows: Sequence[NDArray[np.intp]]) -> Value:
     if isinstance(value, np.ndarray):
         taken: NDArray[Any] = value[order]
         return taken
-    if isinstance(value, GroupTensor):
-        raise TypeError("rows of groups of columns are not taken in another order")
     return value.taken(order)
 
 

@@ -27,7 +27,7 @@ def append(binder: Binder, op: ops.Op) -> None:
 
 def _embed(b: Binder, op: ops.Embed) -> None:
     if op.scheme is not None:
-        b.native.append_block_embed(b.block_table(op, op.scheme), b.buffers[op.out])
+        b.native.append_packed_embed(b.packed_table(op, op.scheme), b.buffers[op.out])
         return
     rows = b.plan.weights[op.weight].shape[0]
     b.native.append_embed(b.table(op.weight), b.plan.weight_dtype, b.buffers[op.out], rows)

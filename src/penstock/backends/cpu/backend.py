@@ -67,6 +67,14 @@ class CpuBackend(Backend):
 
         return host_budget(demand, hardware.memory_available, weight_bytes)
 
+    def holds_sparse(self) -> bool:
+        from penstock.backends.cpu import native
+
+        try:
+            return native.load().sparse_panels
+        except ConfigError:  # binding will say so; a plan can be shown without
+            return False
+
     def state_bytes(self, plan: Plan, log: int) -> int:
         return StateSlots.of(plan.state_layers, plan.state_dtype, log).slot_bytes
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.cpu.arrays import DTYPES, as_bytes
-from penstock.backends.cpu.forms import BlockForm, form_of
+from penstock.backends.cpu.forms import form_of, table_form
 from penstock.backends.cpu.interface import NativeExecutor
 from penstock.backends.cpu.matrix_form import MatrixPart
 from penstock.backends.cpu.native_ops import BufferId, ConstantId, MatrixId
@@ -25,8 +25,9 @@ from penstock.plan import ops
 from penstock.plan.key_columns import KeyColumns
 from penstock.plan.plan import Plan
 from penstock.plan.tied import tied_product
-from penstock.quant import BlockScheme, GroupTensor, LatticeMatrix
+from penstock.quant import GroupTensor, LatticeMatrix
 from penstock.quant.paley import paley_matrix
+from penstock.quant.scheme import TableScheme
 from penstock.quant.turn import Turn
 
 PANEL_COLUMNS: Final = 16
@@ -56,7 +57,7 @@ class Binder:
         """The matrices by shape and format: each with its region and whether it multiplies selected
         rows only."""
         self._tables: dict[ops.WeightName, MatrixId] = {}
-        """Tables in blocks that a product multiplies by, too."""
+        """Packed tables that a product multiplies by, too."""
         self._orders: dict[ops.WeightName, ConstantId] = {}
         self.rope_tables = RopeTables(native, plan.max_positions)
         self._turns: dict[Turn, tuple[ConstantId, ConstantId | None]] = {}
@@ -75,15 +76,15 @@ class Binder:
             for name, alike in self._matrices.items()
         ]
 
-    def block_table(self, op: ops.Embed, scheme: BlockScheme) -> MatrixId:
-        """The packed matrix of a table in blocks: that of the product with it, where there is
-        one."""
+    def packed_table(self, op: ops.Embed, scheme: TableScheme) -> MatrixId:
+        """The packed matrix of a table in blocks or groups: that of the product with it, where
+        there is one."""
         tied = tied_product(self.plan, op)
         if tied is not None:
             matrix = self.matrix(tied)
             self._tables[op.weight] = matrix
             return matrix
-        form = BlockForm(scheme)
+        form = table_form(scheme)
         rows, columns = self.plan.weights[op.weight].shape
         matrix = form.add_table(self.native, rows, columns)
         self.regions.append(op.weight)

@@ -18,6 +18,7 @@ from penstock.backends.cpu.codebook_form import CodebookForm
 from penstock.backends.cpu.interface import NativeExecutor
 from penstock.backends.cpu.matrix_form import MatrixForm, MatrixPart, Product
 from penstock.backends.cpu.native_ops import MatrixId
+from penstock.errors import WeightError
 from penstock.interface.weights import WeightValue
 from penstock.models.spec import DType
 from penstock.quant import (
@@ -35,8 +36,25 @@ from penstock.quant import (
     require_in_order,
 )
 from penstock.quant.formats import BLOCK_FORMATS
+from penstock.quant.scheme import TableScheme
 
 _ELEMENTS = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class TableForm(MatrixForm):
+    """Matrices of which rows are looked up, too."""
+
+    @abstractmethod
+    def add_table(
+        self,
+        native: NativeExecutor,
+        n: int,
+        k: int,
+        gated: bool = False,
+        weight_only: bool = False,
+        experts: int = 1,
+    ) -> MatrixId:
+        """As :meth:`add`, of a matrix that need not be a product's."""
 
 
 class FloatForm(MatrixForm):
@@ -85,7 +103,7 @@ class GridForm(MatrixForm):
             raise not_finite(part.name)
 
 
-class GroupForm(MatrixForm):
+class GroupForm(TableForm):
     """Codes with a scale for each group of columns: rounded to, or as a checkpoint has them."""
 
     def __init__(self, scheme: GroupScheme) -> None:
@@ -95,14 +113,26 @@ class GroupForm(MatrixForm):
         return str(self._scheme)
 
     def add(self, native: NativeExecutor, op: Product, experts: int) -> MatrixId:
+        return self.add_table(native, op.n, op.k, op.gated is not None, op.weight_only, experts)
+
+    def add_table(
+        self,
+        native: NativeExecutor,
+        n: int,
+        k: int,
+        gated: bool = False,
+        weight_only: bool = False,
+        experts: int = 1,
+    ) -> MatrixId:
         return native.add_int_matrix(
             bits=self._scheme.bits,
             group=self._scheme.group_size or 0,
-            n=op.n,
-            k=op.k,
-            gated=op.gated is not None,
+            n=n,
+            k=k,
+            gated=gated,
             zero_points=self._scheme.zero_points,
-            weight_only=op.weight_only,
+            weight_only=weight_only,
+            sparse=self._scheme.sparse,
             experts=experts,
         )
 
@@ -113,10 +143,15 @@ class GroupForm(MatrixForm):
             floats = _floats(value, part.name)
             tensor = round_weights(part.native, floats, self._scheme, part.name)
         codes, scales, zeros = tensor.codes, tensor.scales, tensor.zeros
-        part.native.pack_int_rows(part.matrix, part.first, len(codes), codes, scales, zeros)
+        if not part.native.pack_int_rows(part.matrix, part.first, len(codes), codes, scales, zeros):
+            raise WeightError(
+                f"{part.name} has more than two weights in four columns, but config.json says that "
+                "the checkpoint has 2:4 sparsity; take sparsity_config out of quantization_config "
+                "there, or take both from one checkpoint"
+            )
 
 
-class BlockForm(MatrixForm):
+class BlockForm(TableForm):
     """Blocks of a file, whose codes and scales are put into the order of kernels."""
 
     def __init__(self, scheme: BlockScheme) -> None:
@@ -137,7 +172,6 @@ class BlockForm(MatrixForm):
         weight_only: bool = False,
         experts: int = 1,
     ) -> MatrixId:
-        """As :meth:`add`, of a matrix that need not be a product's."""
         return native.add_block_matrix(
             format=self._scheme.format,
             n=n,
@@ -200,19 +234,24 @@ def form_of(scheme: QuantScheme | None, dtype: DType) -> MatrixForm:
             return FloatForm(dtype)
         case GridScheme():
             return GridForm(scheme)
-        case GroupScheme():
-            return GroupForm(scheme)
         case BlockScheme() if scheme.format in POINT_LAYOUTS:
             return PointsForm(scheme)
-        case BlockScheme():
-            known = BLOCK_FORMATS.get(scheme.format)
-            if scheme.format not in BLOCK_LAYOUTS or known is None or known.scheme != scheme:
-                raise ValueError(f"no kernel has matrices in {scheme}")
-            return BlockForm(scheme)
+        case GroupScheme() | BlockScheme():
+            return table_form(scheme)
         case CodebookScheme():
             return CodebookForm(scheme, dtype)
         case LatticeScheme():
             raise ValueError(f"no kernel has matrices in {scheme}")
+
+
+def table_form(scheme: TableScheme) -> TableForm:
+    """The form of tables of rows."""
+    if isinstance(scheme, GroupScheme):
+        return GroupForm(scheme)
+    known = BLOCK_FORMATS.get(scheme.format)
+    if scheme.format not in BLOCK_LAYOUTS or known is None or known.scheme != scheme:
+        raise ValueError(f"no kernel has matrices in {scheme}")
+    return BlockForm(scheme)
 
 
 def round_weights(

@@ -89,8 +89,11 @@ class NativeExecutor(NativeOps, Protocol):
         gated: bool,
         zero_points: bool,
         weight_only: bool,
+        sparse: bool = False,
         experts: int = 1,
-    ) -> MatrixId: ...
+    ) -> MatrixId:
+        """``sparse``: two of each four codes are held, where ``NativeModule.sparse_panels``."""
+        ...
 
     def pack_int_rows(
         self,
@@ -100,7 +103,10 @@ class NativeExecutor(NativeOps, Protocol):
         codes: NDArray[np.int8],
         scales: NDArray[np.float32],
         zeros: NDArray[np.int8] | None,
-    ) -> None: ...
+    ) -> bool:
+        """Pack rows; False if panels are sparse and a row has three codes of four that do not stand
+        for zero."""
+        ...
 
     def add_grid_matrix(
         self, *, bits: int, n: int, k: int, gated: bool, weight_only: bool, experts: int = 1
@@ -284,6 +290,8 @@ class NativeModule(Protocol):
 
     isa: str
     packed_layout: int
+    sparse_panels: bool
+    """Whether the machine multiplies by panels that hold two of each four codes."""
     SuffixAutomaton: type[Automaton]
 
     def prepare(self) -> bool:

@@ -17,7 +17,7 @@ class NativeOps(Protocol):
         """``rows``: of the table, at least as many as there are tokens."""
         ...
 
-    def append_block_embed(self, table: MatrixId, out: BufferId) -> None:
+    def append_packed_embed(self, table: MatrixId, out: BufferId) -> None:
         """Embeddings are read from a matrix in blocks, which a product may read, too."""
         ...
 

@@ -19,10 +19,11 @@ from penstock.backends.cuda.group import Group
 from penstock.backends.cuda.head_matrix import HeadMatrix
 from penstock.backends.cuda.kernels.embed import embed
 from penstock.backends.cuda.kernels.embed_blocks import embed_blocks
+from penstock.backends.cuda.kernels.embed_groups import embed_groups
 from penstock.backends.cuda.kernels.norm import MAX_COLS, add_norm
 from penstock.backends.cuda.kernels.rope_write import rope_write
 from penstock.backends.cuda.kernels.rows import Argmax, select_rows
-from penstock.backends.cuda.matrix import FloatMatrix, Matrix
+from penstock.backends.cuda.matrix import FloatMatrix, GroupMatrix, Matrix
 from penstock.backends.cuda.matrix_fill import fill_rows, fill_table
 from penstock.backends.cuda.mixtures import EXPERT_OPS, Mixtures
 from penstock.backends.cuda.op_storage import (
@@ -30,6 +31,7 @@ from penstock.backends.cuda.op_storage import (
     attention_geometry,
     attention_kernel,
     block_table,
+    group_table,
     head_matrix,
     linear_matrix,
 )
@@ -48,7 +50,7 @@ from penstock.models.spec import PositionScale
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 from penstock.plan.tied import tied_product
-from penstock.quant import BlockScheme
+from penstock.quant import BlockScheme, GroupScheme
 
 
 class Binder:
@@ -116,6 +118,12 @@ class Binder:
                 lambda views, step: embed_blocks(step.token_ids, blocks.weights, views[op.out])
             )
             return
+        if isinstance(op.scheme, GroupScheme):
+            groups = self._group_table(op, op.scheme) if tied is None else self._matrix(tied)
+            self.launches.append(
+                lambda views, step: embed_groups(step.token_ids, groups.weights, views[op.out])
+            )
+            return
         if tied is None:
             table = self.weight(op.weight, TORCH_DTYPES[self.plan.weight_dtype])
         else:
@@ -133,6 +141,12 @@ class Binder:
         table = block_table(op, self.plan, scheme, self._device)
         put = partial(fill_table, self._upload, table, op.weight)
         self.fills.append(Fill(op.weight, put))
+        return table
+
+    def _group_table(self, op: ops.Embed, scheme: GroupScheme) -> GroupMatrix:
+        """Likewise, of a table in groups."""
+        table = group_table(op, self.plan, scheme, self._workspace)
+        self.fills.append(Fill(op.weight, partial(fill_rows, self._upload, table, 0, op.weight)))
         return table
 
     def _add_norm(self, op: ops.AddNorm) -> None:

@@ -21,6 +21,7 @@ from penstock.backends.cuda.op_storage import (
     attention_geometry,
     attention_kernel,
     block_table,
+    group_table,
     head_matrix,
     linear_matrix,
 )
@@ -35,7 +36,7 @@ from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
 from penstock.plan.tied import tied_product
 from penstock.quant.choice import choose
-from penstock.quant.scheme import BlockScheme, Quantization
+from penstock.quant.scheme import BlockScheme, GroupScheme, Quantization
 
 RESERVE: Final = 1 << 30
 """Bytes left for what is not reckoned: code of kernels, CUDA graphs, penalties, libraries, weights
@@ -102,6 +103,8 @@ def needs(plan: Plan, limits: Limits) -> Needs:
                 pass
             elif isinstance(op.scheme, BlockScheme):
                 weights += block_table(op, plan, op.scheme, _NOWHERE).nbytes
+            elif isinstance(op.scheme, GroupScheme):
+                weights += group_table(op, plan, op.scheme, workspace).nbytes
             else:
                 weights += math.prod(shapes[op.weight]) * element
         elif isinstance(op, ops.Linear):

@@ -13,7 +13,7 @@ from penstock.backends.cuda.attention import AttentionKernel
 from penstock.backends.cuda.block_matrix import BlockTable
 from penstock.backends.cuda.capability import Capability
 from penstock.backends.cuda.head_matrix import HeadMatrix
-from penstock.backends.cuda.matrix import Matrix, Shape, make_matrix
+from penstock.backends.cuda.matrix import GroupMatrix, Matrix, Shape, make_matrix
 from penstock.backends.cuda.program import ELEMENTS
 from penstock.backends.cuda.workspace import Workspace
 from penstock.cache.geometry import Chunk, Window
@@ -21,7 +21,7 @@ from penstock.interface.executor import Limits
 from penstock.models.spec import attention_of
 from penstock.plan import ops
 from penstock.plan.plan import Plan
-from penstock.quant import BlockScheme
+from penstock.quant import BlockScheme, GroupScheme
 
 
 def linear_matrix(op: ops.Linear, plan: Plan, limits: Limits, workspace: Workspace) -> Matrix:
@@ -63,6 +63,15 @@ def block_table(op: ops.Embed, plan: Plan, scheme: BlockScheme, device: torch.de
     """Return the empty table of ``op``, which no product reads."""
     rows, cols = plan.weights[op.weight].shape
     return BlockTable(rows, cols, scheme, device)
+
+
+def group_table(
+    op: ops.Embed, plan: Plan, scheme: GroupScheme, workspace: Workspace
+) -> GroupMatrix:
+    """Return the empty table of ``op``, in groups, which no product reads."""
+    rows, cols = plan.weights[op.weight].shape
+    shape = Shape(rows, cols, max_rows=1)
+    return GroupMatrix(shape, scheme, workspace, torch.float32, weight_only=True)
 
 
 def head_matrix(op: ops.HeadLinear, plan: Plan, limits: Limits, workspace: Workspace) -> HeadMatrix:

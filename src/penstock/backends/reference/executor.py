@@ -28,7 +28,7 @@ from penstock.interface.weights import WeightSource
 from penstock.models.rope import check_computable, positions_to_fill, rope_rows
 from penstock.plan import ops
 from penstock.plan.plan import Plan
-from penstock.quant import BlockTensor
+from penstock.quant import BlockTensor, GroupScheme, GroupTensor
 from penstock.sampling.reference import NumpySampler
 
 
@@ -136,10 +136,14 @@ class ReferenceExecutor(HostExecutor):
         self._cache = []
 
     def _embed(self, op: ops.Embed, step: StepInput) -> None:
-        table = self._quantized.get(op.weight)
-        if op.scheme is not None and isinstance(table, BlockTensor):
-            rows = BlockTensor(table.format, table.blocks[step.token_ids])
-            self._put(op.out, rows.dequantize())
+        table = None
+        if op.scheme is not None:
+            if isinstance(op.scheme, GroupScheme) and op.weight not in self._quantized:
+                matrix = self._weights[op.weight]
+                self._quantized[op.weight] = rounded(matrix, op.scheme, op.weight, False)
+            table = self._quantized.get(op.weight)
+        if isinstance(table, BlockTensor | GroupTensor):
+            self._put(op.out, table.taken(step.token_ids).dequantize())
         else:
             self._put(op.out, self._weights[op.weight][step.token_ids])
 

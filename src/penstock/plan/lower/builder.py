@@ -213,7 +213,7 @@ class PlanBuilder:
         self.look_up(out, "embed", self._spec.vocab_size, self._spec.hidden_size)
 
     def look_up(self, out: BufferName, table: WeightName, rows: int, cols: int) -> None:
-        """Each token's row of a table, in float32; a table in blocks stays in them."""
+        """Each token's row of a table, in float32; a table in blocks or groups stays in them."""
         scheme = self.weights.table_scheme(table, cols)
         self.append(Embed(self.weight(table, rows, cols), self.new(out, cols), scheme))
 

@@ -14,9 +14,11 @@ from penstock.plan.ops import WeightName
 from penstock.quant.scheme import (
     BlockScheme,
     CodebookScheme,
+    GroupScheme,
     LatticeScheme,
     Quantization,
     QuantScheme,
+    TableScheme,
 )
 
 
@@ -65,7 +67,10 @@ class DeclaredWeights:
                 whole = False
             case _:
                 whole = True
-        return scheme, scheme is not None and not (whole and self._quantization.activations)
+        weight_only = scheme is not None and not (whole and self._quantization.activations)
+        if weight_only and isinstance(scheme, GroupScheme):  # which no kernel expands for floats
+            scheme = replace(scheme, sparse=False)
+        return scheme, weight_only
 
     def as_stored(self, weights: Sequence[WeightName], k: int) -> bool:
         """Whether matrices of ``k`` columns that one op multiplies by are read as the checkpoint
@@ -84,13 +89,14 @@ class DeclaredWeights:
             self._packed[name] = stored
             self._as_floats.add(name)
 
-    def table_scheme(self, name: WeightName, columns: int) -> BlockScheme | None:
-        """The scheme of a table of rows that is looked up in, which may stay in blocks."""
+    def table_scheme(self, name: WeightName, columns: int) -> TableScheme | None:
+        """The scheme of a table of rows that is looked up in, which may stay as the checkpoint has
+        it."""
         stored = self._stored(name, columns)
-        if stored is None or not isinstance(stored.scheme, BlockScheme):
+        if stored is None:
             return None
         self._packed[name] = stored
-        return stored.scheme
+        return stored.scheme if isinstance(stored.scheme, TableScheme) else None
 
     def all(self) -> dict[WeightName, PlanWeight]:
         """All weights, with the sources that the model's names give them."""

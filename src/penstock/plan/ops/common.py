@@ -6,21 +6,22 @@ from dataclasses import dataclass
 
 from penstock.models.activation import Gating
 from penstock.plan.ops.base import BufferName, Op, WeightName
-from penstock.quant.scheme import BlockScheme, QuantScheme
+from penstock.quant.scheme import QuantScheme, TableScheme
 
 
 @dataclass(frozen=True)
 class Embed(Op):
     """``out[t] = weight[token_ids[t]]`` as float32. out ``[T, hidden]``.
 
-    With a ``scheme`` the table is in blocks, and a row is what their decoder makes of it.
+    With a ``scheme`` the table is in blocks, and a row is what their decoder makes of it; or in
+    groups, and an element is its code less the group's zero point, times the group's scale.
     """
 
     _writes = ("out",)
     _weights = ("weight",)
     weight: WeightName
     out: BufferName
-    scheme: BlockScheme | None = None
+    scheme: TableScheme | None = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ A matrix ``[n, k]`` is ``weight_packed`` int32 ``[n, k * bits / 32]``, ``weight_
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from penstock.quantize.forms.words import words
 from penstock.quantize.grid import IntegerGrid, IntegerMatrix
 from penstock.weights.tensor_file import NUMPY_DTYPES
 
+PACKED: Final = "pack-quantized"
+
 
 def scale_dtype(weights: DType) -> DType:
     """The weights' own."""
@@ -26,7 +29,7 @@ def scale_dtype(weights: DType) -> DType:
 
 def config(grid: IntegerGrid, by_index: bool, floats: Sequence[str]) -> dict[str, object]:
     """One group, of all modules of layers."""
-    return _config({"group_0": _group(grid, ["Linear"], by_index)}, floats)
+    return config_of({"group_0": group(grid, ["Linear"], by_index)}, floats)
 
 
 def mixed_config(
@@ -34,11 +37,12 @@ def mixed_config(
 ) -> dict[str, object]:
     """A group for each grid, of the modules that it names: engines ask a class only after names,
     but for matrices that they join, whose class would come first."""
-    named = {f"group_{i}": _group(*each, by_index) for i, each in enumerate(groups)}
-    return _config(named, floats)
+    named = {f"group_{i}": group(*each, by_index) for i, each in enumerate(groups)}
+    return config_of(named, floats)
 
 
-def _group(grid: IntegerGrid, targets: Sequence[str], by_index: bool) -> dict[str, object]:
+def group(grid: IntegerGrid, targets: Sequence[str], by_index: bool = False) -> dict[str, object]:
+    """The group of what ``targets`` name."""
     weights: dict[str, object] = {
         "num_bits": grid.bits,
         "type": "int",
@@ -51,10 +55,11 @@ def _group(grid: IntegerGrid, targets: Sequence[str], by_index: bool) -> dict[st
     return {"targets": list(targets), "weights": weights, "input_activations": None}
 
 
-def _config(groups: dict[str, dict[str, object]], floats: Sequence[str]) -> dict[str, object]:
+def config_of(groups: dict[str, dict[str, object]], floats: Sequence[str]) -> dict[str, object]:
+    """``quantization_config`` with these groups, of packed integers, beside modules in floats."""
     return {
         "quant_method": METHOD,
-        "format": "pack-quantized",
+        "format": PACKED,
         "quantization_status": "compressed",
         "config_groups": groups,
         "ignore": list(floats),

@@ -14,7 +14,7 @@ from penstock.errors import ConfigError
 from penstock.models.compressed_tensors import METHOD
 from penstock.models.sparse24 import FORMAT, KEPT, OF
 from penstock.models.spec import DType
-from penstock.quantize.forms import w8a8
+from penstock.quantize.forms import compressed_tensors, w8a8
 from penstock.quantize.forms.form import Arrays
 from penstock.quantize.grid import F32, IntegerGrid, IntegerMatrix
 from penstock.quantize.sparsity import by_magnitude
@@ -67,6 +67,24 @@ class SparseFloats:
         return SparseMatrix(values.astype(NUMPY_DTYPES[self.dtype]).astype(np.float32), self)
 
 
+class PrunedStorage:
+    """Integers as compressed-tensors packs them, zeros too, with a note that two of each four are
+    zeros: a storage of :mod:`~penstock.quantize.forms.integers`."""
+
+    def scale_dtype(self, weights: DType) -> DType:
+        """The weights' own."""
+        return compressed_tensors.scale_dtype(weights)
+
+    def config(self, grid: IntegerGrid, by_index: bool, floats: Sequence[str]) -> dict[str, object]:
+        """As :meth:`~penstock.quantize.forms.form.Form.config` has it."""
+        sparsity = _sparsity(floats, "dense")
+        return {**compressed_tensors.config(grid, by_index, floats), "sparsity_config": sparsity}
+
+    def arrays(self, matrix: IntegerMatrix) -> Arrays:
+        """The tensors of a matrix."""
+        return compressed_tensors.arrays(matrix)
+
+
 class Sparse24Storage:
     """Integers of 8 bits with a scale for each row, without the zeros: a storage of
     :mod:`~penstock.quantize.forms.integers`."""
@@ -91,9 +109,9 @@ class Sparse24Storage:
         return {**compressed(codes, codes.astype(np.float32)), **stored}
 
 
-def _sparsity(floats: Sequence[str]) -> dict[str, object]:
+def _sparsity(floats: Sequence[str], form: str = FORMAT) -> dict[str, object]:
     return {
-        "format": FORMAT,
+        "format": form,
         "sparsity_structure": "2:4",
         "global_sparsity": KEPT / OF,
         "targets": ["Linear"],
