@@ -93,7 +93,9 @@ def method_of(args: MethodRequest, weights: DType) -> Method:
             )
         case "squeezellm":
             outliers = OUTLIERS if args.outliers is None else args.outliers
-            return SqueezeLlm(Codebooks(RowCodebooks(_bits(args) or 4, outliers), weights))
+            return SqueezeLlm(
+                Codebooks(RowCodebooks(3 if args.bits == 3 else 4, outliers), weights)
+            )
         case "magnitude" | "sparsegpt":
             return _sparse_method(args, weights)
     form = _integers(args, weights)

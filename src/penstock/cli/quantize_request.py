@@ -41,6 +41,8 @@ class MethodRequest:
     sample_length: int | None = None
     """Tokens of a sample."""
     seed: int | None = None
+    embedding_bits: Literal[8] | None = None
+    """Of the embedding and the output matrix; None: they stay as they are."""
     fine_tune: int | None = None
     """Steps of training after rounding."""
     fine_tune_codes: bool | None = None

@@ -27,5 +27,6 @@ def read(config: ConfigReader, names: NameMap) -> QuantizedModules:
     outliers = config.number("outliers", low=0.0, high=MOST_OUTLIERS)
     left = frozenset(config.texts("modules_to_not_convert") or ())
     config.finish()
-    rules = (Rule(Modules(left), None), Rule(EVERY, RowCodebooks(bits, outliers)))
+    form = RowCodebooks(3 if bits == 3 else 4, outliers)
+    rules = (Rule(Modules(left), None), Rule(EVERY, form))
     return QuantizedModules(METHOD, rules, names, head=True)

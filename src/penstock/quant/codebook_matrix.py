@@ -69,4 +69,5 @@ class CodebookMatrix:
         octets = self.codes[some].astype("<i4", copy=False).view(np.uint8)
         single = np.unpackbits(octets, axis=1, bitorder="little")[:, : self.k * bits]
         each = single.reshape(len(octets), self.k, bits)
-        return (each << np.arange(bits, dtype=np.uint8)).sum(axis=2, dtype=np.intp)
+        places: NDArray[np.intp] = (each << np.arange(bits, dtype=np.uint8)).sum(2, dtype=np.intp)
+        return places

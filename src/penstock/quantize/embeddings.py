@@ -83,7 +83,7 @@ class Embeddings:
     def num_bytes(self) -> int:
         """Bytes of all of them, as they are stored."""
         scale = NUMPY_DTYPES[self._form.grid.scale_dtype].itemsize
-        shapes = map(self._source.shape, self.tensors)
+        shapes = (self._source.shapes[name] for name in self.tensors)
         return sum(n * (4 * -(-k // 4) + scale) + 16 for n, k in shapes)
 
     def written(self, name: str) -> Iterator[NewTensor]:
@@ -114,7 +114,7 @@ def _module(source: SourceModel, name: str) -> str:
     shape = (spec.vocab_size, spec.hidden_size)
     if names is not None and names.module(name) is not None:
         module = names.module(name)
-        shapes = {each: source.shape(each) for each in source.tensors}
+        shapes = dict(source.shapes)
         found = chosen(names.source(name, {name: shape}), shapes)
         if isinstance(found, Stored) and found.name == f"{module}.weight" and found.name in shapes:
             return str(module)

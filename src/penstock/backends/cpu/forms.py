@@ -7,6 +7,7 @@ scheme: how memory is reserved in the native executor, and how values are packed
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
