@@ -42,6 +42,9 @@ class ToolStyle:
     """Text written between two forced calls."""
     arguments_mark: str = ""
     """Token before the arguments in ``name_first`` calls; used if the tokenizer has it."""
+    described: bool = False
+    """Whether messages describe the tools and hold the calls, for chat templates that show
+    neither. An answer that may call is then bound by a grammar: the model has not learned how."""
 
     def is_of(self, template: str) -> bool:
         return (
@@ -60,6 +63,11 @@ class ReasoningStyle:
     closing: str
 
 
+GENERIC = ToolStyle(
+    "generic", (), "<tool_call>", closing="</tool_call>", around="\n", between="\n", described=True
+)
+"""For chat templates that show no tools."""
+
 TOOL_STYLES = (
     ToolStyle("hermes", ("<tool_call>",), "<tool_call>", closing="</tool_call>",
               unlike=("<function=", "<arg_key>"), around="\n", between="\n"),
@@ -68,6 +76,7 @@ TOOL_STYLES = (
     ToolStyle("llama3", ("ipython", '"parameters"'), "<|python_tag|>", bare=True, separators=";",
               arguments_key="parameters", between="; "),
     ToolStyle("json", (), "", lists=True, bare=True, between=", "),
+    GENERIC,
 )  # fmt: skip
 """Known styles in the order of detection; ``json`` is never detected, only chosen by option."""
 
@@ -88,6 +97,14 @@ class Styles:
     reasoning: ReasoningStyle | None = None
     template_takes_tools: bool = False
     """Whether the chat template shows tools to the model."""
+    system_role: bool = True
+    """Whether the chat template has a place for the system's message, which described tools
+    need."""
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether requests may have tools."""
+        return self.tools is not None and (self.template_takes_tools or self.tools.described)
 
     @classmethod
     def choose(cls, tools: str, reasoning: str, templates: Mapping[str, str]) -> Styles:
@@ -96,7 +113,16 @@ class Styles:
         Raises ConfigError for another name.
         """
         text = "\n".join(templates.values())
-        return cls(_tool_style(tools, text), _reasoning_style(reasoning, text), "tools" in text)
+        shows_tools = "tools" in text
+        style = _tool_style(tools, text)
+        if style is None and tools == AUTO and templates and not shows_tools:
+            style = GENERIC
+        system_role = True
+        if style is not None and style.described:
+            from penstock.tokenizer.system_role import has_system_role  # only now: it loads Jinja
+
+            system_role = has_system_role(templates.get("default", ""))
+        return cls(style, _reasoning_style(reasoning, text), shows_tools, system_role)
 
     def __str__(self) -> str:
         """A description for the server's start-up messages."""
