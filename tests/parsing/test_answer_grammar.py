@@ -22,6 +22,9 @@ from penstock.parsing.styles import REASONING_STYLES, TOOL_STYLES, ToolStyle
 
 EOS = 256
 MARKS = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>")
+MARKS += ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>")
+MARKS += ("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "<|tool_call_begin|>")
+MARKS += ("<|tool_call|>", "<|/tool_call|>", "<|tool_call_end|>")
 MARKS += ("<think>", "</think>", "[THINK]", "[/THINK]")
 WEATHER = {
     "type": "object",

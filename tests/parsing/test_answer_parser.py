@@ -83,6 +83,36 @@ TWO = [*ONE, ("f", "{}")]
         ("mistral", f"[TOOL_CALLS] [{WEATHER}]", "", ONE),
         ("mistral", f"Yes.[TOOL_CALLS]get_weather{ARGUMENTS}[TOOL_CALLS]f[ARGS]{{}}", "Yes.", TWO),
         ("mistral", f"[TOOL_CALLS]get_weather[CALL_ID]a1b2c3d4e[ARGS]{ARGUMENTS}", "", ONE),
+        ("generic", f"Yes.\n<tool_call>\n{WEATHER}\n</tool_call>\n<tool_call>{F}", "Yes.", TWO),
+        (
+            "deepseek-v3.1",
+            f"Yes.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{ARGUMENTS}"
+            "<｜tool▁call▁end｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+            "<｜tool▁calls▁end｜>",
+            "Yes.",
+            TWO,
+        ),
+        ("deepseek-v3.1", f"<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{ARGUMENTS}", "", ONE),
+        (
+            "deepseek-v3",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+            f"{ARGUMENTS}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n"
+            "```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>\nDone.",
+            "Done.",
+            TWO,
+        ),
+        (
+            "kimi",
+            "I look.<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+            f"<|tool_call_argument_begin|>{ARGUMENTS}<|tool_call_end|><|tool_call_begin|>"
+            "functions.f:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
+            "<|tool_calls_section_end|>",
+            "I look.",
+            TWO,
+        ),
+        ("phi4", f"<|tool_call|>[{WEATHER}, {F}]<|/tool_call|>", "", TWO),
+        ("phi4", f"<|tool_call|>{WEATHER}<|/tool_call|><|tool_call|>{F}<|/tool_call|>", "", TWO),
+        ("granite", f"<|tool_call|>[{WEATHER}, {F}]", "", TWO),
         ("json", f"\n[{WEATHER},\n{F}]", "", TWO),
         ("json", WEATHER, "", ONE),
     ],
@@ -125,6 +155,11 @@ def test_arguments_come_while_they_are_written() -> None:
         ("mistral", "[TOOL_CALLS]unknown{}"),
         ("mistral", "[TOOL_CALLS]" + "f" * 300),
         ("mistral", "[TOOL_CALLS][]"),
+        ("deepseek-v3.1", "<｜tool▁calls▁begin｜> none"),
+        ("deepseek-v3.1", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>no<｜tool▁sep｜>{}"),
+        ("deepseek-v3", "<｜tool▁call▁begin｜>code<｜tool▁sep｜>f\n```json\n{}"),
+        ("kimi", "<|tool_call_begin|>functions.no:0<|tool_call_argument_begin|>{}"),
+        ("kimi", "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>text"),
         ("json", "[1, 2, 3]"),
         ("json", '{"a": [1, 2], "name": "f"}'),
         ("json", "  plain text\n"),
@@ -183,6 +218,22 @@ FRAGMENTS = st.sampled_from(
     [
         *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<think>", "</think>"),
         *(WEATHER, F, ARGUMENTS, '{"name": "f", "arguments": {"a": ', '"x\\u00e9\\""', "}}", "}"),
+        *(
+            "<｜tool▁calls▁begin｜>",
+            "<｜tool▁call▁begin｜>",
+            "function",
+            "<｜tool▁sep｜>",
+            "```json",
+        ),
+        *(
+            "```",
+            "<｜tool▁call▁end｜>",
+            "<｜tool▁calls▁end｜>",
+            "<|tool_call_begin|>",
+            "functions.",
+        ),
+        *("<|tool_calls_section_begin|>", ":0", "<|tool_call_argument_begin|>"),
+        *("<|tool_call_end|>", "<|tool_calls_section_end|>", "<|tool_call|>", "<|/tool_call|>"),
         *("[", "]", ",", ";", "{", "f", "[ARGS]", " ", "\n", "\u2003", "text", "<", "</t", "1.5"),
     ]
 )
@@ -232,11 +283,19 @@ def test_styles_are_found_by_the_chat_template() -> None:
         styles = Styles.choose("auto", "auto", {"default": text})
         return styles.tools and styles.tools.name, styles.reasoning and styles.reasoning.name
 
-    assert found("{{ messages }}") == (None, None)
+    assert found("{{ messages }}") == ("generic", None)
+    assert found("{{ messages }}{{ tools }}") == (None, None)
     assert found("{% if tools %}<tool_call>{% endif %}</think>") == ("hermes", "think")
     assert found("{% if tools %}<tool_call><function=name>{% endif %}") == (None, None)
-    assert found("[AVAILABLE_TOOLS][TOOL_CALLS][THINK][/THINK]") == ("mistral", "mistral")
-    assert found('{"name": , "parameters": } ipython') == ("llama3", None)
+    v31 = "{{ tools }}<｜tool▁call▁begin｜>"
+    assert found(v31) == ("deepseek-v3.1", None)
+    assert found(v31 + "```json</think>") == ("deepseek-v3", "think")
+    assert found("<|im_system|>tool_declare<|im_middle|>{{ tools }}") == ("kimi", None)
+    assert found("{{ tools }}<|tool_call|>{{ call }}<|/tool_call|>") == ("phi4", None)
+    assert found("{{ tools }}<|tool_call|>{{ calls }}") == ("granite", None)
+    assert found(v31.replace("tools", "messages")) == ("generic", None)
+    assert found("tools[AVAILABLE_TOOLS][TOOL_CALLS][THINK][/THINK]") == ("mistral", "mistral")
+    assert found('tools {"name": , "parameters": } ipython') == ("llama3", None)
     chosen = Styles.choose("json", "none", {"default": "<tool_call></think>"})
     assert chosen.tools is STYLES["json"]
     assert chosen.reasoning is None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.parsing.answer_parser import AnswerParser
+from penstock.parsing.call_ids import with_numbered_ids
 from penstock.parsing.described_tools import with_described_tools, written_call
 from penstock.parsing.styles import GENERIC, Styles
 from penstock.tokenizer.chat import ChatTemplate
@@ -125,3 +126,14 @@ def test_no_template_has_no_style() -> None:
 def test_a_written_call_is_what_the_grammar_has() -> None:
     text = written_call("f", {"a": 1}, GENERIC)
     assert text == '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+
+
+def test_numbered_ids() -> None:
+    later = call("f")
+    messages = [HI, call("f", "g"), result(1, "1"), result(0, "2"), later, result(0, "3"), HI]
+    found = with_numbered_ids([*messages, result(7, "4")])
+    ids = [[each["id"] for each in m.get("tool_calls", [])] or m.get("tool_call_id") for m in found]
+    first, second, third = "functions.f:0", "functions.g:1", "functions.f:2"
+    assert ids == [None, [first, second], second, first, [third], third, None, "c7"]
+    assert messages[4] is later
+    assert later["tool_calls"][0]["id"] == "c0"

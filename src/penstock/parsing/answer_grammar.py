@@ -132,9 +132,11 @@ class _Writer:
             return f"{opening} {one if calls.single else many}"
         tail = self._after_opening(calls)
         self._rules.append(f"call: {opening} {tail}")
+        begin, end = map(self._mark, style.section) if style.section else ("", "")
         if calls.single or (style.lists and not self._names_first(style)):
-            return "call"
-        return f"call ({json.dumps(style.between)} call)*" if style.around else "call+"
+            return f"{begin} call {end}"
+        more = f"({json.dumps(style.between)} call)*" if self._between(style) else "call*"
+        return f"{begin} call {more} {end}"
 
     def _text_with(self, calls: Calls) -> str:
         """Calls among text, or text alone."""
@@ -144,14 +146,17 @@ class _Writer:
             return f"({self._calls(calls)} | {self._text(begins)})"
         tail = self._after_opening(calls)
         text = self._text()
+        begin = end = ""
+        if style.section:
+            begin, end = (self._optional(mark) for mark in style.section)
         if self._is_token(style.opening):
-            before = f"{text} {self._mark(style.opening)}"
+            before = f"{text} {begin} {self._mark(style.opening)}"
         else:
             before = "before_call"
             self._rules.append("before_call[lazy]: BEFORE_CALL")
             closed = rf"/(?s:.*){_quoted(style.opening)}/"
             self._rules.append(f"BEFORE_CALL: {closed}{self._no_reasoning()}")
-        self._rules.append(f"call: {before} {tail}")
+        self._rules.append(f"call: {before} {tail} {end}")
         return f"(call | {text})" if calls.single else f"call* {text}"
 
     def _text(self, unlike: str | None = None) -> str:
@@ -164,17 +169,22 @@ class _Writer:
     def _after_opening(self, calls: Calls) -> str:
         """What follows the opening, up to the end of the call or of the list of calls."""
         style = calls.style
+        closing = self._mark(style.closing) if style.closing else ""
         if self._names_first(style):
-            mark = self._mark(style.arguments_mark)
+            before, after = self._pieces(style.before_name), self._pieces(style.after_name)
+            if style.arguments_mark:
+                after = self._mark(style.arguments_mark)
+            if style.ids == "numbered":
+                after = f"/:[0-9]{{1,3}}/ {after}"
             functions = enumerate(calls.functions)
-            heads = [f"{json.dumps(f.name)} {mark} {self._arguments(i, f)}" for i, f in functions]
-            return f"({' | '.join(heads)})"
+            heads = [f"{json.dumps(f.name)} {after} {self._arguments(i, f)}" for i, f in functions]
+            ended = json.dumps(style.after_arguments) if style.after_arguments else ""
+            return f"{before} ({' | '.join(heads)}) {ended} {closing}"
         if style.lists:
             item = self._object(calls)
             more = "" if calls.single else f" ({json.dumps(style.between)} {item})*"
-            return f'"[" {item}{more} "]"'
+            return f'"[" {item}{more} "]" {closing}'
         around = json.dumps(style.around) if style.around else ""
-        closing = self._mark(style.closing) if style.closing else ""
         return f"{around} {self._object(calls)} {around} {closing}"
 
     def _bare(self, calls: Calls) -> tuple[str, str]:
@@ -199,9 +209,14 @@ class _Writer:
         return f"arguments_{i}"
 
     def _names_first(self, style: ToolStyle) -> bool:
-        """Whether calls are written ``name[ARGS]{...}``, as newer tokenizers of such a style have
-        that token."""
-        return style.name_first and self._tokenizer.token_id(style.arguments_mark) is not None
+        """Whether names come before the arguments. Newer tokenizers of a style that had lists
+        before have a token between them."""
+        mark = style.arguments_mark
+        return style.name_first and (not mark or self._tokenizer.token_id(mark) is not None)
+
+    def _between(self, style: ToolStyle) -> bool:
+        """Whether text stands between calls that have their own openings."""
+        return bool(style.between) and not style.lists
 
     # Marks.
 
@@ -216,6 +231,13 @@ class _Writer:
     def _is_token(self, mark: str) -> bool:
         """Whether ``mark`` is a special token, which no text of a grammar matches."""
         return self._tokenizer.token_id(mark) in self._tokenizer.special_ids
+
+    def _optional(self, mark: str) -> str:
+        """A mark that is text is covered by the text around calls."""
+        return f"{self._mark(mark)}?" if self._is_token(mark) else ""
+
+    def _pieces(self, pieces: tuple[str, ...]) -> str:
+        return " ".join(map(self._mark, pieces))
 
     def _mark(self, mark: str) -> str:
         if self._is_token(mark):

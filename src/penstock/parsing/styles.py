@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from penstock.errors import ConfigError
 
 AUTO, NONE = "auto", "none"
+
+CallIds = Literal["long", "short", "numbered"]
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,10 @@ class ToolStyle:
     """Characters that may stand between consecutive calls without an opening."""
     name_first: bool = False
     """Whether ``name{...}`` or ``name[ARGS]{...}`` may follow the opening."""
-    short_ids: bool = False
-    """Whether call ids must be nine letters or digits, which the templates check."""
+    ids: CallIds = "long"
+    """How calls are told apart: ``short`` are nine letters or digits, which the templates check;
+    ``numbered`` stand in calls as ``functions.NAME:3``, by the number of the call in the
+    conversation, and the ids in messages are replaced by these."""
     arguments_key: str = "arguments"
     """Key of the arguments in a forced call; the parser accepts both usual keys."""
     around: str = ""
@@ -41,7 +46,16 @@ class ToolStyle:
     between: str = ""
     """Text written between two forced calls."""
     arguments_mark: str = ""
-    """Token before the arguments in ``name_first`` calls; used if the tokenizer has it."""
+    """Token before the arguments in ``name_first`` calls in lists' stead; such calls are written
+    only if the tokenizer has it."""
+    before_name: tuple[str, ...] = ()
+    """Marks and text between the opening and the name, where that comes first."""
+    after_name: tuple[str, ...] = ()
+    """Marks and text between the name and the arguments."""
+    after_arguments: str = ""
+    """Text between the arguments and the closing, where the name comes first."""
+    section: tuple[str, str] | None = None
+    """Marks before and after all calls, each of which has its own; they may be missing."""
     described: bool = False
     """Whether messages describe the tools and hold the calls, for chat templates that show
     neither. An answer that may call is then bound by a grammar: the model has not learned how."""
@@ -72,9 +86,25 @@ TOOL_STYLES = (
     ToolStyle("hermes", ("<tool_call>",), "<tool_call>", closing="</tool_call>",
               unlike=("<function=", "<arg_key>"), around="\n", between="\n"),
     ToolStyle("mistral", ("[TOOL_CALLS]",), "[TOOL_CALLS]", lists=True, name_first=True,
-              short_ids=True, between=", ", arguments_mark="[ARGS]"),
+              ids="short", between=", ", arguments_mark="[ARGS]"),
     ToolStyle("llama3", ("ipython", '"parameters"'), "<|python_tag|>", bare=True, separators=";",
               arguments_key="parameters", between="; "),
+    ToolStyle("deepseek-v3.1", ("<｜tool▁call▁begin｜>",), "<｜tool▁call▁begin｜>",
+              closing="<｜tool▁call▁end｜>", unlike=("```json",), name_first=True,
+              after_name=("<｜tool▁sep｜>",),
+              section=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")),
+    ToolStyle("deepseek-v3", ("<｜tool▁call▁begin｜>", "```json"), "<｜tool▁call▁begin｜>",
+              closing="<｜tool▁call▁end｜>", name_first=True, between="\n",
+              before_name=("function", "<｜tool▁sep｜>"), after_name=("\n```json\n",),
+              after_arguments="\n```", section=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")),
+    ToolStyle("kimi", ("tool_declare", "<|im_middle|>"), "<|tool_call_begin|>",
+              closing="<|tool_call_end|>", name_first=True, ids="numbered",
+              before_name=("functions.",), after_name=("<|tool_call_argument_begin|>",),
+              section=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")),
+    ToolStyle("phi4", ("<|tool_call|>", "<|/tool_call|>"), "<|tool_call|>",
+              closing="<|/tool_call|>", lists=True, between=", "),
+    ToolStyle("granite", ("<|tool_call|>",), "<|tool_call|>", unlike=("<|/tool_call|>",),
+              lists=True, between=", "),
     ToolStyle("json", (), "", lists=True, bare=True, between=", "),
     GENERIC,
 )  # fmt: skip
@@ -114,9 +144,8 @@ class Styles:
         """
         text = "\n".join(templates.values())
         shows_tools = "tools" in text
-        style = _tool_style(tools, text)
-        if style is None and tools == AUTO and templates and not shows_tools:
-            style = GENERIC
+        described = tools == AUTO and bool(templates) and not shows_tools
+        style = GENERIC if described else _tool_style(tools, text)
         system_role = True
         if style is not None and style.described:
             from penstock.tokenizer.system_role import has_system_role  # only now: it loads Jinja

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.parsing.call_ids import with_numbered_ids
 from penstock.parsing.described_tools import with_described_tools
 from penstock.parsing.styles import Styles
 from penstock.server.engine import Engine
@@ -41,6 +42,8 @@ async def chat_prompt(
     if style is not None and style.described:
         messages = with_described_tools(messages, tools, style, styles.system_role)
         tools = ()
+    elif style is not None and style.ids == "numbered":
+        messages = with_numbered_ids(messages)
     return await engine.inputs.encode_chat(
         messages,
         tools,
