@@ -14,8 +14,14 @@ from hypothesis import strategies as st
 from penstock.errors import ConfigError
 from penstock.parsing.answer_parser import AnswerParser
 from penstock.parsing.styles import REASONING_STYLES, TOOL_STYLES, Styles
+from penstock.parsing.tagged_values import json_value
 
-TOOLS = ("f", "get_weather")
+TOOLS: dict[str, Any] = {
+    "f": {},
+    "get_weather": {
+        "properties": {"city": {"type": "string"}, "days": {"type": "array"}, "note": {}}
+    },
+}
 STYLES = {style.name: style for style in TOOL_STYLES}
 THINK = REASONING_STYLES[0]
 WEATHER = '{"name": "get_weather", "arguments": {"city": "Brno {", "days": [1, -2.5e3, null]}}'
@@ -110,6 +116,37 @@ TWO = [*ONE, ("f", "{}")]
             "I look.",
             TWO,
         ),
+        (
+            "qwen3-coder",
+            "Yes.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nBrno {\n</parameter>\n"
+            "<parameter=days>\n[1, -2.5e3, null]\n</parameter>\n</function>\n</tool_call>\n"
+            "<tool_call>\n<function=f>\n</function>\n</tool_call>",
+            "Yes.",
+            TWO,
+        ),
+        (
+            "qwen3-coder",
+            "<tool_call><function=get_weather><parameter=city>Brno {</parameter><parameter=days>"
+            "[1, -2.5e3, null]</parameter></function>",
+            "",
+            ONE,
+        ),
+        (
+            "glm",
+            "\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Brno {</arg_value>\n"
+            "<arg_key>days</arg_key><arg_value>[1, -2.5e3, null]</arg_value>\n</tool_call>"
+            "<tool_call>f</tool_call>",
+            "",
+            TWO,
+        ),
+        (
+            "minimax",
+            'Yes.<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Brno {'
+            '</parameter>\n<parameter name="days">[1, -2.5e3, null]</parameter>\n</invoke>\n'
+            '<invoke name="f">\n</invoke>\n</minimax:tool_call>\n',
+            "Yes.",
+            TWO,
+        ),
         ("phi4", f"<|tool_call|>[{WEATHER}, {F}]<|/tool_call|>", "", TWO),
         ("phi4", f"<|tool_call|>{WEATHER}<|/tool_call|><|tool_call|>{F}<|/tool_call|>", "", TWO),
         ("granite", f"<|tool_call|>[{WEATHER}, {F}]", "", TWO),
@@ -160,6 +197,12 @@ def test_arguments_come_while_they_are_written() -> None:
         ("deepseek-v3", "<｜tool▁call▁begin｜>code<｜tool▁sep｜>f\n```json\n{}"),
         ("kimi", "<|tool_call_begin|>functions.no:0<|tool_call_argument_begin|>{}"),
         ("kimi", "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>text"),
+        ("qwen3-coder", "<tool_call>\n<function=no>\n</function>\n</tool_call>"),
+        ("qwen3-coder", "<tool_call>\n<function=f>\ntext"),
+        ("qwen3-coder", "<tool_call>\n<function=f>\n<parameter=a\nb>"),
+        ("glm", "<tool_call>no\n</tool_call>"),
+        ("glm", "<tool_call>f</tool"),
+        ("minimax", '<minimax:tool_call>\n<invoke name="f" />'),
         ("json", "[1, 2, 3]"),
         ("json", '{"a": [1, 2], "name": "f"}'),
         ("json", "  plain text\n"),
@@ -170,6 +213,32 @@ def test_what_is_no_call_is_content_to_the_last_character(
 ) -> None:
     assert parse([text], style, eager=eager) == ("", text, [])
     assert parse(list(text), style, eager=eager) == ("", text, [])
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"type": "string"}, "5", '"5"'),
+        ({"type": "string"}, ' a\n"b" ', '" a\\n\\"b\\" "'),
+        ({"type": "integer"}, " 5 ", "5"),
+        ({"type": "integer"}, "five", '"five"'),
+        ({"type": "number"}, "NaN", '"NaN"'),
+        ({"type": "boolean"}, "True", "true"),
+        ({"type": "boolean"}, "false", "false"),
+        ({"type": ["string", "null"]}, "None", "null"),
+        ({"type": ["string", "null"]}, "5", '"5"'),
+        ({"anyOf": [{"type": "string"}, {"type": "number"}]}, "5", "5"),
+        ({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/n"}]}, "5", "5"),
+        ({"enum": ["1", "2"]}, "1", '"1"'),
+        ({"const": 1}, "1", "1"),
+        ({"type": "object"}, '{"a": [1]}', '{"a": [1]}'),
+        ({}, '{"a"', '"{\\"a\\""'),
+        ({}, "[" * 100_000, json.dumps("[" * 100_000)),
+        (True, "word", '"word"'),
+    ],
+)
+def test_tagged_values(schema: Any, text: str, value: str) -> None:
+    assert json_value(text, schema) == value
 
 
 def test_a_broken_call_does_not_hide_the_next() -> None:
@@ -234,6 +303,16 @@ FRAGMENTS = st.sampled_from(
         ),
         *("<|tool_calls_section_begin|>", ":0", "<|tool_call_argument_begin|>"),
         *("<|tool_call_end|>", "<|tool_calls_section_end|>", "<|tool_call|>", "<|/tool_call|>"),
+        *(
+            "<function=",
+            ">",
+            "</function>",
+            "<parameter=a>",
+            "</parameter>",
+            "<arg_key>a</arg_key>",
+        ),
+        *("<arg_value>", "</arg_value>", "<minimax:tool_call>", '<invoke name="', '">'),
+        *('<parameter name="a">', "</invoke>", "</minimax:tool_call>"),
         *("[", "]", ",", ";", "{", "f", "[ARGS]", " ", "\n", "\u2003", "text", "<", "</t", "1.5"),
     ]
 )
@@ -286,7 +365,9 @@ def test_styles_are_found_by_the_chat_template() -> None:
     assert found("{{ messages }}") == ("generic", None)
     assert found("{{ messages }}{{ tools }}") == (None, None)
     assert found("{% if tools %}<tool_call>{% endif %}</think>") == ("hermes", "think")
-    assert found("{% if tools %}<tool_call><function=name>{% endif %}") == (None, None)
+    assert found("{% if tools %}<tool_call><function=name>{% endif %}") == ("qwen3-coder", None)
+    assert found("{% if tools %}<tool_call><arg_key></think>{% endif %}") == ("glm", "think")
+    assert found("{{ tools }}<minimax:tool_call><invoke name=") == ("minimax", None)
     v31 = "{{ tools }}<｜tool▁call▁begin｜>"
     assert found(v31) == ("deepseek-v3.1", None)
     assert found(v31 + "```json</think>") == ("deepseek-v3", "think")

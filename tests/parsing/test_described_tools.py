@@ -76,7 +76,7 @@ def test_calls_and_what_they_returned() -> None:
         "<tool_response>\ng returned:\nNo.\n</tool_response>\n"
         "<tool_response>\nf returned:\nRain.\n</tool_response>\n\nHi"
     )
-    parser = AnswerParser(None, False, GENERIC, ["f", "g"], eager=False)
+    parser = AnswerParser(None, False, GENERIC, {"f": {}, "g": {}}, eager=False)
     read = parser.push(calls["content"])
     read.add(parser.finish())
     assert read.content == "I look."

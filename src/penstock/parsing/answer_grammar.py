@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock.grammar.spec import GrammarSpec
 from penstock.parsing.styles import ReasoningStyle, ToolStyle
+from penstock.parsing.tag_grammar import tag_rules
 from penstock.tokenizer import Tokenizer
 
 _AS_TEMPLATES_WRITE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -132,7 +133,7 @@ class _Writer:
             return f"{opening} {one if calls.single else many}"
         tail = self._after_opening(calls)
         self._rules.append(f"call: {opening} {tail}")
-        begin, end = map(self._mark, style.section) if style.section else ("", "")
+        begin, end = self._section(style)
         if calls.single or (style.lists and not self._names_first(style)):
             return f"{begin} call {end}"
         more = f"({json.dumps(style.between)} call)*" if self._between(style) else "call*"
@@ -180,11 +181,17 @@ class _Writer:
             heads = [f"{json.dumps(f.name)} {after} {self._arguments(i, f)}" for i, f in functions]
             ended = json.dumps(style.after_arguments) if style.after_arguments else ""
             return f"{before} ({' | '.join(heads)}) {ended} {closing}"
+        around = json.dumps(style.around) if style.around and not style.section else ""
+        if style.tags is not None:
+            for i, function in enumerate(calls.functions):
+                schema, name = function.schema, function.name
+                self._rules += tag_rules(style.tags, i, name, schema, _AS_TEMPLATES_WRITE)
+            some = " | ".join(f"call_{i}" for i in range(len(calls.functions)))
+            return f"({some}) {around if closing else ''} {closing}"
         if style.lists:
             item = self._object(calls)
             more = "" if calls.single else f" ({json.dumps(style.between)} {item})*"
             return f'"[" {item}{more} "]" {closing}'
-        around = json.dumps(style.around) if style.around else ""
         return f"{around} {self._object(calls)} {around} {closing}"
 
     def _bare(self, calls: Calls) -> tuple[str, str]:
@@ -207,6 +214,14 @@ class _Writer:
         schema = json.dumps({**function.schema, "x-guidance": _AS_TEMPLATES_WRITE})
         self._rules.append(f"arguments_{i}: %json {schema}")
         return f"arguments_{i}"
+
+    def _section(self, style: ToolStyle) -> tuple[str, str]:
+        """What stands before and after forced calls."""
+        if style.section is None:
+            return "", ""
+        begin, end = map(self._mark, style.section)
+        around = json.dumps(style.around) if style.around else ""
+        return f"{begin} {around}", f"{around} {end}"
 
     def _names_first(self, style: ToolStyle) -> bool:
         """Whether names come before the arguments. Newer tokenizers of a style that had lists

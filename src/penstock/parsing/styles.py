@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.errors import ConfigError
+from penstock.parsing.tag_form import ARGUMENT_TAGS, FUNCTION_TAGS, INVOKE_TAGS, TagForm
 
 AUTO, NONE = "auto", "none"
 
@@ -54,6 +55,8 @@ class ToolStyle:
     """Marks and text between the name and the arguments."""
     after_arguments: str = ""
     """Text between the arguments and the closing, where the name comes first."""
+    tags: TagForm | None = None
+    """How the arguments are tagged, where they are not JSON."""
     section: tuple[str, str] | None = None
     """Marks before and after all calls, each of which has its own; they may be missing."""
     described: bool = False
@@ -85,6 +88,13 @@ GENERIC = ToolStyle(
 TOOL_STYLES = (
     ToolStyle("hermes", ("<tool_call>",), "<tool_call>", closing="</tool_call>",
               unlike=("<function=", "<arg_key>"), around="\n", between="\n"),
+    ToolStyle("qwen3-coder", ("<tool_call>", "<function="), "<tool_call>", closing="</tool_call>",
+              tags=FUNCTION_TAGS, around="\n", between="\n"),
+    ToolStyle("glm", ("<tool_call>", "<arg_key>"), "<tool_call>", tags=ARGUMENT_TAGS,
+              between="\n"),
+    ToolStyle("minimax", ("<minimax:tool_call>", "<invoke name="), '<invoke name="',
+              tags=INVOKE_TAGS, around="\n", between="\n",
+              section=("<minimax:tool_call>", "</minimax:tool_call>")),
     ToolStyle("mistral", ("[TOOL_CALLS]",), "[TOOL_CALLS]", lists=True, name_first=True,
               ids="short", between=", ", arguments_mark="[ARGS]"),
     ToolStyle("llama3", ("ipython", '"parameters"'), "<|python_tag|>", bare=True, separators=";",

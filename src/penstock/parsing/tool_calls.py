@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.parsing.call_heads import head_pattern, longest_head
 from penstock.parsing.call_text import CallText, NotACall
 from penstock.parsing.reasoning import beginning_at_end
 from penstock.parsing.styles import ToolStyle
+from penstock.parsing.tagged_call import TaggedCall
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,13 @@ class ToolScanner:
     """One pass over a text; yields content as strings, and calls.
 
     What turns out to be no call is content, all of it. Around calls, the marks of the style and
-    white space are left out. ``tools`` are the names that may be called.
+    white space are left out. ``tools`` are the functions that may be called: the schemas of their
+    arguments, by their names.
     """
 
-    def __init__(self, style: ToolStyle, tools: Collection[str], eager: bool, single: bool) -> None:
+    def __init__(
+        self, style: ToolStyle, tools: Mapping[str, Mapping[str, Any]], eager: bool, single: bool
+    ) -> None:
         self._style = style
         self._tools = tools
         self._eager = eager
@@ -42,7 +47,7 @@ class ToolScanner:
         self._state = self._bare_start if style.bare else self._content
         self._seen = ""  # passed since content ended; content after all if no call follows
         self._in_list = False
-        self._call: CallText | None = None
+        self._call: CallText | TaggedCall | None = None
         self._begun = False  # the call was announced
         self._space = ""  # after content, left out if a call follows
         self._called = False  # a call was the last thing seen
@@ -108,9 +113,9 @@ class ToolScanner:
             self._in_list = True
             self._pass(1)
         elif first == "{":
-            self._call = CallText(self._tools)
-            self._begun = False
-            self._state = self._in_call
+            self._begin(CallText(self._tools))
+        elif first and self._style.tags is not None:
+            self._begin(TaggedCall(self._style.tags, self._tools))
         elif first and self._style.name_first and not self._in_list:
             self._state = self._name
         else:
@@ -127,10 +132,13 @@ class ToolScanner:
             self._state = self._give_up
             return
         self._pass(match.end())
-        self._call = CallText(self._tools, match["name"])
+        self._begin(CallText(self._tools, match["name"]))
+        yield from ()
+
+    def _begin(self, call: CallText | TaggedCall) -> None:
+        self._call = call
         self._begun = False
         self._state = self._in_call
-        yield from ()
 
     def _in_call(self) -> Iterator[str | CallPiece]:
         call = self._call
@@ -153,7 +161,7 @@ class ToolScanner:
         elif call.done:
             self._state = self._ignore if self._single else self._after
 
-    def _announce(self, call: CallText, broken: bool) -> Iterator[CallPiece]:
+    def _announce(self, call: CallText | TaggedCall, broken: bool) -> Iterator[CallPiece]:
         arguments = call.take(broken)
         if not self._begun:
             self._begun = True
@@ -193,11 +201,13 @@ class ToolScanner:
         yield from ()
         style = self._style
         self._skip()
-        if style.closing and self._starts_with(style.closing):
+        closed = bool(style.closing) and self._starts_with(style.closing)
+        if closed:
             self._text = self._text[len(style.closing) :]
-            self._state = self._content if style.section is None else self._next
+        if style.section is not None and (closed or not style.closing):
+            self._state = self._next
         else:
-            self._state = self._bare_start if style.bare else self._content
+            self._state = self._bare_start if style.bare and not closed else self._content
 
     def _next(self) -> Iterator[str | CallPiece]:
         """Reads after a call in a section."""

@@ -37,7 +37,7 @@ class Reading:
             self._reasoning,
             self._in_reasoning,
             None if use is None else use.style,
-            frozenset() if use is None else use.names,
+            {} if use is None else use.schemas,
             eager=eager,
             single=use is not None and use.single,
         )

@@ -42,8 +42,15 @@ class ToolUse:
     """Whether the arguments of any function are constrained to its schema."""
 
     @property
-    def names(self) -> frozenset[str]:
-        return frozenset(function.name for function in self.functions)
+    def schemas(self) -> dict[str, Mapping[str, Any]]:
+        """The schemas of the functions that may be called, as the request gave them, by name."""
+        callable_ = {function.name for function in self.functions}
+        shown = [tool["function"] for tool in self.tools]
+        return {
+            function["name"]: function.get("parameters") or {}
+            for function in shown
+            if function["name"] in callable_
+        }
 
     @property
     def calls(self) -> Calls:
