@@ -164,9 +164,10 @@ def test_calls_among_text(style: str, special: tuple[str, ...]) -> None:
     for reasoning, single in itertools.product((REASONING[0], REASONING[1]), (True, False)):
         calls = Calls(STYLES[style], FUNCTIONS, forced=False, single=single)
         grammar = answer_grammar(own, reasoning, calls, None)
-        for seed, begin in itertools.product(range(3), (opening or "{", "")):
+        bare = "[" if STYLES[style].python else "{"
+        for seed, begin in itertools.product(range(3), (opening or bare, "")):
             if STYLES[style].bare and not special:
-                begin = begin and "{"
+                begin = begin and bare
             text = drawn(grammar, special, seed, begin)
             if text is None:
                 continue
@@ -291,6 +292,30 @@ def test_tagged_arguments(style: str, arguments: dict[str, str], taken: bool) ->
         read = json.loads(call.arguments)
         assert read["text"] == arguments["text"]
         assert set(read) == set(arguments)
+
+
+@pytest.mark.parametrize(
+    ("call", "taken"),
+    [
+        ('f(text="a, b) ]", other=null, code="ab/1", list=[1, 2])', True),
+        ('f(text="", other={"a": true}, kind="y z")', True),
+        ('f(text="a")', False),
+        ('f(other=1, text="a")', False),
+        ('f(text="a", other=1, code="ab")', False),
+        ('f(text="a", other=1, more=1)', False),
+    ],
+)
+def test_python_arguments(call: str, taken: bool) -> None:
+    own, theirs = tokenizers(())
+    calls = Calls(STYLES["pythonic"], [Function("f", TAGGED, "tools[0]")], forced=True, single=True)
+    compiled = llguidance.LLMatcher.grammar_from_lark(answer_grammar(own, None, calls, None).text)
+    matcher = llguidance.LLMatcher(theirs, compiled)
+    text = f"[{call}]"
+    assert (matcher.validate_tokens(list(text.encode())) == len(text)) is taken
+    if taken:
+        parser = AnswerParser(None, False, STYLES["pythonic"], {"f": TAGGED}, eager=False)
+        (found,) = parser.push(text).calls
+        assert {"text", "other"} <= set(json.loads(found.arguments))
 
 
 def test_reasoning_that_names_the_mark_of_calls() -> None:

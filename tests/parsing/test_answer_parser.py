@@ -147,6 +147,13 @@ TWO = [*ONE, ("f", "{}")]
             "Yes.",
             TWO,
         ),
+        (
+            "pythonic",
+            "[get_weather(city='Brno {', days=[1, -2.5e3, None,],), f()]",
+            "",
+            TWO,
+        ),
+        ("pythonic", ' [ get_weather( city = "Brno {", days=[1, -2.5e3, null] ) ]', "", ONE),
         ("phi4", f"<|tool_call|>[{WEATHER}, {F}]<|/tool_call|>", "", TWO),
         ("phi4", f"<|tool_call|>{WEATHER}<|/tool_call|><|tool_call|>{F}<|/tool_call|>", "", TWO),
         ("granite", f"<|tool_call|>[{WEATHER}, {F}]", "", TWO),
@@ -200,6 +207,16 @@ def test_arguments_come_while_they_are_written() -> None:
         ("qwen3-coder", "<tool_call>\n<function=no>\n</function>\n</tool_call>"),
         ("qwen3-coder", "<tool_call>\n<function=f>\ntext"),
         ("qwen3-coder", "<tool_call>\n<function=f>\n<parameter=a\nb>"),
+        ("pythonic", "[f(1)]"),
+        ("pythonic", "[f(a=b)]"),
+        ("pythonic", "[f(a=f())]"),
+        ("pythonic", "[f(a={1: 2})]"),
+        ("pythonic", "[f(a=1 b=2)]"),
+        ("pythonic", "[f(a='x)]"),
+        ("pythonic", "[f(a=" + "[" * 200),
+        ("pythonic", "[no()]"),
+        ("pythonic", "[1, 2]"),
+        ("pythonic", "f()"),
         ("glm", "<tool_call>no\n</tool_call>"),
         ("glm", "<tool_call>f</tool"),
         ("minimax", '<minimax:tool_call>\n<invoke name="f" />'),
@@ -239,6 +256,22 @@ def test_what_is_no_call_is_content_to_the_last_character(
 )
 def test_tagged_values(schema: Any, text: str, value: str) -> None:
     assert json_value(text, schema) == value
+
+
+@pytest.mark.parametrize(
+    ("literal", "value"),
+    [
+        ("'it\\'s \"so\"'", 'it\'s "so"'),
+        ('"\\ud83d\\ude00 \\x41\\n\\q"', "\U0001f600 A\n\\q"),
+        ('"\\ud83d"', "\ufffd"),
+        ("{'a': [True, {}], 'b': -0.5,}", {"a": [True, {}], "b": -0.5}),
+        ("'line\nbreak ) ]'", "line\nbreak ) ]"),
+    ],
+)
+def test_python_literals(literal: str, value: Any) -> None:
+    (call,) = parse(list(f"[f(a={literal})]"), "pythonic")[2]
+    assert call[0] == "f"
+    assert json.loads(call[1]) == {"a": value}
 
 
 def test_a_broken_call_does_not_hide_the_next() -> None:
@@ -313,6 +346,7 @@ FRAGMENTS = st.sampled_from(
         ),
         *("<arg_value>", "</arg_value>", "<minimax:tool_call>", '<invoke name="', '">'),
         *('<parameter name="a">', "</invoke>", "</minimax:tool_call>"),
+        *("[f(", "f(", "a=", ")", ")]", "None", "'b\\'"),
         *("[", "]", ",", ";", "{", "f", "[ARGS]", " ", "\n", "\u2003", "text", "<", "</t", "1.5"),
     ]
 )
@@ -367,6 +401,7 @@ def test_styles_are_found_by_the_chat_template() -> None:
     assert found("{% if tools %}<tool_call>{% endif %}</think>") == ("hermes", "think")
     assert found("{% if tools %}<tool_call><function=name>{% endif %}") == ("qwen3-coder", None)
     assert found("{% if tools %}<tool_call><arg_key></think>{% endif %}") == ("glm", "think")
+    assert found("{{ tools }}[func_name1(param=value)]") == ("pythonic", None)
     assert found("{{ tools }}<minimax:tool_call><invoke name=") == ("minimax", None)
     v31 = "{{ tools }}<｜tool▁call▁begin｜>"
     assert found(v31) == ("deepseek-v3.1", None)

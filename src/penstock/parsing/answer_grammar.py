@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.grammar.spec import GrammarSpec
+from penstock.parsing.python_grammar import python_rules
 from penstock.parsing.styles import ReasoningStyle, ToolStyle
 from penstock.parsing.tag_grammar import tag_rules
 from penstock.tokenizer import Tokenizer
@@ -196,7 +197,13 @@ class _Writer:
 
     def _bare(self, calls: Calls) -> tuple[str, str]:
         """One call and several, as styles without an opening write them."""
-        item, between = self._object(calls), json.dumps(calls.style.between)
+        between = json.dumps(calls.style.between)
+        if calls.style.python:
+            for i, function in enumerate(calls.functions):
+                self._rules += python_rules(i, function.name, function.schema, _AS_TEMPLATES_WRITE)
+            item = f"({' | '.join(f'call_{i}' for i in range(len(calls.functions)))})"
+            return f'"[" {item} "]"', f'"[" {item} ({between} {item})* "]"'
+        item = self._object(calls)
         several = f"{item} ({between} {item})*"
         return item, f'({item} | "[" {several} "]")' if calls.style.lists else several
 

@@ -55,6 +55,8 @@ class ToolStyle:
     """Marks and text between the name and the arguments."""
     after_arguments: str = ""
     """Text between the arguments and the closing, where the name comes first."""
+    python: bool = False
+    """Whether calls are Python's, ``name(city="Brno")``, in a list."""
     tags: TagForm | None = None
     """How the arguments are tagged, where they are not JSON."""
     section: tuple[str, str] | None = None
@@ -83,7 +85,7 @@ class ReasoningStyle:
 GENERIC = ToolStyle(
     "generic", (), "<tool_call>", closing="</tool_call>", around="\n", between="\n", described=True
 )
-"""For chat templates that show no tools."""
+"""The style for chat templates that show no tools."""
 
 TOOL_STYLES = (
     ToolStyle("hermes", ("<tool_call>",), "<tool_call>", closing="</tool_call>",
@@ -115,6 +117,8 @@ TOOL_STYLES = (
               closing="<|/tool_call|>", lists=True, between=", "),
     ToolStyle("granite", ("<|tool_call|>",), "<|tool_call|>", unlike=("<|/tool_call|>",),
               lists=True, between=", "),
+    ToolStyle("pythonic", ("[func_name1(",), "", lists=True, bare=True, python=True,
+              between=", "),
     ToolStyle("json", (), "", lists=True, bare=True, between=", "),
     GENERIC,
 )  # fmt: skip

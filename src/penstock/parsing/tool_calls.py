@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.parsing.call_heads import head_pattern, longest_head
 from penstock.parsing.call_text import CallText, NotACall
+from penstock.parsing.python_call import PythonCall
 from penstock.parsing.reasoning import beginning_at_end
 from penstock.parsing.styles import ToolStyle
 from penstock.parsing.tagged_call import TaggedCall
@@ -19,6 +20,10 @@ class CallPiece:
 
     name: str | None
     arguments: str
+
+
+Call = CallText | TaggedCall | PythonCall
+"""The text of one call, in the form of a style."""
 
 
 class _MoreText(Exception):
@@ -47,7 +52,7 @@ class ToolScanner:
         self._state = self._bare_start if style.bare else self._content
         self._seen = ""  # passed since content ended; content after all if no call follows
         self._in_list = False
-        self._call: CallText | TaggedCall | None = None
+        self._call: Call | None = None
         self._begun = False  # the call was announced
         self._space = ""  # after content, left out if a call follows
         self._called = False  # a call was the last thing seen
@@ -114,6 +119,8 @@ class ToolScanner:
             self._pass(1)
         elif first == "{":
             self._begin(CallText(self._tools))
+        elif first and self._style.python and self._in_list:
+            self._begin(PythonCall(self._tools))
         elif first and self._style.tags is not None:
             self._begin(TaggedCall(self._style.tags, self._tools))
         elif first and self._style.name_first and not self._in_list:
@@ -135,7 +142,7 @@ class ToolScanner:
         self._begin(CallText(self._tools, match["name"]))
         yield from ()
 
-    def _begin(self, call: CallText | TaggedCall) -> None:
+    def _begin(self, call: Call) -> None:
         self._call = call
         self._begun = False
         self._state = self._in_call
@@ -161,7 +168,7 @@ class ToolScanner:
         elif call.done:
             self._state = self._ignore if self._single else self._after
 
-    def _announce(self, call: CallText | TaggedCall, broken: bool) -> Iterator[CallPiece]:
+    def _announce(self, call: Call, broken: bool) -> Iterator[CallPiece]:
         arguments = call.take(broken)
         if not self._begun:
             self._begun = True
