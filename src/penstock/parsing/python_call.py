@@ -11,7 +11,7 @@ from penstock.parsing.call_heads import MAX_NAME
 from penstock.parsing.call_text import NotACall
 from penstock.parsing.json_scan import MAX_DEPTH, SPACE
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+[ \t\r\n]*")
 _KEY: Final = re.compile(r"""\s*([^\s=,()\[\]{}"']+)\s*=\s*""")
 """More than Python's names: JSON's may be others, and are written as they are."""
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -38,6 +38,7 @@ class PythonCall:
         self.done = False
         self._tools = tools
         self._characters: list[str] = []
+        self._head = ""  # what was read of the name
         self._depth = 0
         self._quote = ""
         self._escaped = False
@@ -82,15 +83,16 @@ class PythonCall:
         return "".join(self._characters)
 
     def _in_name(self, char: str) -> None:
-        text = "".join(self._characters).strip(SPACE)
         if char == "(":
-            self.name = text[:-1].rstrip(SPACE)
+            self.name = self._head.rstrip(SPACE)
             if self.name not in self._tools:
                 raise NotACall
             self._depth = 1
             self._begin = len(self._characters)
-        elif len(text) > MAX_NAME or (text and not _NAME.fullmatch(text)):
-            raise NotACall
+        elif self._head or char not in SPACE:
+            self._head += char
+            if len(self._head) > MAX_NAME or not _NAME.fullmatch(self._head):
+                raise NotACall
 
 
 class _Arguments:

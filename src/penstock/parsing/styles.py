@@ -47,8 +47,8 @@ class ToolStyle:
     between: str = ""
     """Text written between two forced calls."""
     arguments_mark: str = ""
-    """Token before the arguments in ``name_first`` calls in lists' stead; such calls are written
-    only if the tokenizer has it."""
+    """Token before the arguments in ``name_first`` calls of a style that has lists, too: forced
+    calls are lists if the tokenizer does not have it."""
     before_name: tuple[str, ...] = ()
     """Marks and text between the opening and the name, where that comes first."""
     after_name: tuple[str, ...] = ()

@@ -48,7 +48,8 @@ class TaggedCall:
     def feed(self, char: str) -> None:
         """Raises NotACall at the first character, which is kept, that makes it none."""
         self._characters.append(char)
-        self._part.append(char)
+        if self._part or char not in SPACE or self._state == self._in_value:
+            self._part.append(char)
         while not self.done and self._state(char):
             pass
 
