@@ -130,12 +130,13 @@ def test_a_server_may_have_no_page(tokenizer_folder: Path) -> None:
 
 
 def test_the_model_says_what_it_can_be_asked_for(server: Server, tool_server: Server) -> None:
-    def asked_for(of: Server) -> tuple[list[str], str]:
+    def asked_for(of: Server) -> tuple[list[str], str, str]:
         (card,) = of.http.get("/v1/models").json()["data"]
-        return card["capabilities"], card["made_for"]
+        return card["capabilities"], card["tool_style"], card["made_for"]
 
-    assert asked_for(server) == (["completion", "chat"], "chat")
-    assert asked_for(tool_server) == (["completion", "chat", "tools", "reasoning"], "chat")
+    assert asked_for(server) == (["completion", "chat", "tools"], "generic", "chat")
+    can = ["completion", "chat", "tools", "reasoning"]
+    assert asked_for(tool_server) == (can, "hermes", "chat")
 
 
 def test_the_model_says_what_its_chat_template_reads(tool_server: Server) -> None:

@@ -219,16 +219,6 @@ def test_deep_schemas_are_refused(tool_server: Server) -> None:
     assert tool_server.post("/v1/chat/completions", body).status_code == 400
 
 
-def test_a_model_that_is_shown_no_tools(server: Server) -> None:
-    """The template of this server does not know tools."""
-    response = server.post(
-        "/v1/chat/completions", {"model": "fake", "messages": USER, "tools": TOOLS}
-    )
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == "tools"
-    assert "chat template" in response.json()["error"]["message"]
-
-
 def allowed(mode: str, *names: str) -> dict[str, Any]:
     tools = [{"type": "function", "function": {"name": name}} for name in names]
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}

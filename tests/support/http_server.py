@@ -61,6 +61,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     page: bool = True
     observe: bool = True
     slo: tuple[str, ...] = ()
+    tool_call_parser: str = "auto"
     port: int = 0  # any
     allowed_hosts: tuple[str, ...] | None = None  # None: any
     tls: tuple[str, str] | None = None
@@ -85,6 +86,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
                 self.cors_origins,
                 self.log_prompts,
                 page=self.page,
+                tool_call_parser=self.tool_call_parser,
                 observe=self.observe,
                 slo=tuple(map(parse_limit, self.slo)),
                 hosts=None if hosts is None else HostRule.of(HOST, HOST, hosts, bool(read.users)),

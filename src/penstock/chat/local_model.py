@@ -86,7 +86,7 @@ class LocalModel:
             encode=self._kept.encode,
         )
         inside = style is not None and opened(tokenizer, prompt, style)
-        parser = AnswerParser(style, inside, None, (), eager=False)
+        parser = AnswerParser(style, inside, None, {}, eager=False)
         params = self._params(conversation, len(prompt), has_special_marks(tokenizer, style, None))
         before = None
         outputs = llm.stream({"prompt_token_ids": prompt}, params)

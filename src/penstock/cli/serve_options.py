@@ -107,7 +107,8 @@ def _add_answer_arguments(parser: argparse.ArgumentParser) -> None:
         "--tool-call-parser",
         choices=TOOL_CHOICES,
         default="auto",
-        help="how the model writes calls of tools; auto looks into its chat template, none takes "
+        help="how the model writes calls of tools; auto looks into its chat template, and takes "
+        "generic where that shows no tools: they are described in the system message; none takes "
         "no tools (default: auto)",
     )
     group.add_argument(

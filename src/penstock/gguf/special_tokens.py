@@ -38,7 +38,7 @@ END_NAMES = frozenset(
         "<eos>",
         "<turn|>",
         "<|tool_response>",
-        "<｜end▁of▁sentence｜>",  # noqa: RUF001
+        "<｜end▁of▁sentence｜>",
         "[e~[",
         # What pads, or parts files, in a model that fills in code: the answer is over.
         *("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
@@ -48,9 +48,9 @@ END_NAMES = frozenset(
 """Names of tokens that end a generation, as llama.cpp has them."""
 INFILL_NAMES = frozenset(
     {
-        *("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>"),  # noqa: RUF001
-        *("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>"),  # noqa: RUF001
-        *("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>"),  # noqa: RUF001
+        *("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>"),
+        *("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>"),
+        *("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>"),
         *("▁<PRE>", "▁<SUF>", "▁<MID>", "<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
         *("<|prefix|>", "<|suffix|>", "<|middle|>"),
     }

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.grammar.spec import GrammarSpec
+from penstock.parsing.python_grammar import python_rules
 from penstock.parsing.styles import ReasoningStyle, ToolStyle
+from penstock.parsing.tag_grammar import tag_rules
 from penstock.tokenizer import Tokenizer
 
 _AS_TEMPLATES_WRITE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -132,9 +134,11 @@ class _Writer:
             return f"{opening} {one if calls.single else many}"
         tail = self._after_opening(calls)
         self._rules.append(f"call: {opening} {tail}")
+        begin, end = self._section(style)
         if calls.single or (style.lists and not self._names_first(style)):
-            return "call"
-        return f"call ({json.dumps(style.between)} call)*" if style.around else "call+"
+            return f"{begin} call {end}"
+        more = f"({json.dumps(style.between)} call)*" if self._between(style) else "call*"
+        return f"{begin} call {more} {end}"
 
     def _text_with(self, calls: Calls) -> str:
         """Calls among text, or text alone."""
@@ -144,14 +148,17 @@ class _Writer:
             return f"({self._calls(calls)} | {self._text(begins)})"
         tail = self._after_opening(calls)
         text = self._text()
+        begin = end = ""
+        if style.section:
+            begin, end = (self._optional(mark) for mark in style.section)
         if self._is_token(style.opening):
-            before = f"{text} {self._mark(style.opening)}"
+            before = f"{text} {begin} {self._mark(style.opening)}"
         else:
             before = "before_call"
             self._rules.append("before_call[lazy]: BEFORE_CALL")
             closed = rf"/(?s:.*){_quoted(style.opening)}/"
             self._rules.append(f"BEFORE_CALL: {closed}{self._no_reasoning()}")
-        self._rules.append(f"call: {before} {tail}")
+        self._rules.append(f"call: {before} {tail} {end}")
         return f"(call | {text})" if calls.single else f"call* {text}"
 
     def _text(self, unlike: str | None = None) -> str:
@@ -164,22 +171,39 @@ class _Writer:
     def _after_opening(self, calls: Calls) -> str:
         """What follows the opening, up to the end of the call or of the list of calls."""
         style = calls.style
+        closing = self._mark(style.closing) if style.closing else ""
         if self._names_first(style):
-            mark = self._mark(style.arguments_mark)
+            before, after = self._pieces(style.before_name), self._pieces(style.after_name)
+            if style.arguments_mark:
+                after = self._mark(style.arguments_mark)
+            if style.ids == "numbered":
+                after = f"/:[0-9]{{1,3}}/ {after}"
             functions = enumerate(calls.functions)
-            heads = [f"{json.dumps(f.name)} {mark} {self._arguments(i, f)}" for i, f in functions]
-            return f"({' | '.join(heads)})"
+            heads = [f"{json.dumps(f.name)} {after} {self._arguments(i, f)}" for i, f in functions]
+            ended = json.dumps(style.after_arguments) if style.after_arguments else ""
+            return f"{before} ({' | '.join(heads)}) {ended} {closing}"
+        around = json.dumps(style.around) if style.around and not style.section else ""
+        if style.tags is not None:
+            for i, function in enumerate(calls.functions):
+                schema, name = function.schema, function.name
+                self._rules += tag_rules(style.tags, i, name, schema, _AS_TEMPLATES_WRITE)
+            some = " | ".join(f"call_{i}" for i in range(len(calls.functions)))
+            return f"({some}) {around if closing else ''} {closing}"
         if style.lists:
             item = self._object(calls)
             more = "" if calls.single else f" ({json.dumps(style.between)} {item})*"
-            return f'"[" {item}{more} "]"'
-        around = json.dumps(style.around) if style.around else ""
-        closing = self._mark(style.closing) if style.closing else ""
+            return f'"[" {item}{more} "]" {closing}'
         return f"{around} {self._object(calls)} {around} {closing}"
 
     def _bare(self, calls: Calls) -> tuple[str, str]:
         """One call and several, as styles without an opening write them."""
-        item, between = self._object(calls), json.dumps(calls.style.between)
+        between = json.dumps(calls.style.between)
+        if calls.style.python:
+            for i, function in enumerate(calls.functions):
+                self._rules += python_rules(i, function.name, function.schema, _AS_TEMPLATES_WRITE)
+            item = f"({' | '.join(f'call_{i}' for i in range(len(calls.functions)))})"
+            return f'"[" {item} "]"', f'"[" {item} ({between} {item})* "]"'
+        item = self._object(calls)
         several = f"{item} ({between} {item})*"
         return item, f'({item} | "[" {several} "]")' if calls.style.lists else several
 
@@ -198,10 +222,23 @@ class _Writer:
         self._rules.append(f"arguments_{i}: %json {schema}")
         return f"arguments_{i}"
 
+    def _section(self, style: ToolStyle) -> tuple[str, str]:
+        """What stands before and after forced calls."""
+        if style.section is None:
+            return "", ""
+        begin, end = map(self._mark, style.section)
+        around = json.dumps(style.around) if style.around else ""
+        return f"{begin} {around}", f"{around} {end}"
+
     def _names_first(self, style: ToolStyle) -> bool:
-        """Whether calls are written ``name[ARGS]{...}``, as newer tokenizers of such a style have
-        that token."""
-        return style.name_first and self._tokenizer.token_id(style.arguments_mark) is not None
+        """Whether names come before the arguments. Newer tokenizers of a style that had lists
+        before have a token between them."""
+        mark = style.arguments_mark
+        return style.name_first and (not mark or self._tokenizer.token_id(mark) is not None)
+
+    def _between(self, style: ToolStyle) -> bool:
+        """Whether text stands between calls that have their own openings."""
+        return bool(style.between) and not style.lists
 
     # Marks.
 
@@ -216,6 +253,13 @@ class _Writer:
     def _is_token(self, mark: str) -> bool:
         """Whether ``mark`` is a special token, which no text of a grammar matches."""
         return self._tokenizer.token_id(mark) in self._tokenizer.special_ids
+
+    def _optional(self, mark: str) -> str:
+        """A mark that is text is covered by the text around calls."""
+        return f"{self._mark(mark)}?" if self._is_token(mark) else ""
+
+    def _pieces(self, pieces: tuple[str, ...]) -> str:
+        return " ".join(map(self._mark, pieces))
 
     def _mark(self, mark: str) -> str:
         if self._is_token(mark):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.parsing.reasoning import ReasoningScanner
 from penstock.parsing.styles import ReasoningStyle, ToolStyle
@@ -51,6 +52,7 @@ class AnswerParser:
     Should it break after that, it stays announced, with the arguments that it has. Otherwise
     only whole calls are calls, and a broken one is content like any other text.
 
+    ``tools`` are the schemas of the arguments of the functions that may be called, by their names.
     ``in_reasoning`` says that the prompt has ended with the opening of the reasoning. ``single``
     ends the answer with its first call.
     """
@@ -60,7 +62,7 @@ class AnswerParser:
         reasoning: ReasoningStyle | None,
         in_reasoning: bool,
         style: ToolStyle | None,
-        tools: Collection[str],
+        tools: Mapping[str, Mapping[str, Any]],
         *,
         eager: bool,
         single: bool = False,

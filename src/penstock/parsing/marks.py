@@ -13,6 +13,8 @@ def has_special_marks(
 ) -> bool:
     """Whether a mark of the styles is a special token, which decoded text usually omits."""
     marks = [style.opening for style in (reasoning, tools) if style is not None]
+    if tools is not None and tools.section is not None:
+        marks += tools.section
     return any(tokenizer.token_id(mark) in tokenizer.special_ids for mark in marks if mark)
 
 

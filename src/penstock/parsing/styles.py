@@ -5,10 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from penstock.errors import ConfigError
+from penstock.parsing.tag_form import ARGUMENT_TAGS, FUNCTION_TAGS, INVOKE_TAGS, TagForm
 
 AUTO, NONE = "auto", "none"
+
+CallIds = Literal["long", "short", "numbered"]
 
 
 @dataclass(frozen=True)
@@ -32,8 +36,10 @@ class ToolStyle:
     """Characters that may stand between consecutive calls without an opening."""
     name_first: bool = False
     """Whether ``name{...}`` or ``name[ARGS]{...}`` may follow the opening."""
-    short_ids: bool = False
-    """Whether call ids must be nine letters or digits, which the templates check."""
+    ids: CallIds = "long"
+    """How calls are told apart: ``short`` are nine letters or digits, which the templates check;
+    ``numbered`` stand in calls as ``functions.NAME:3``, by the number of the call in the
+    conversation, and the ids in messages are replaced by these."""
     arguments_key: str = "arguments"
     """Key of the arguments in a forced call; the parser accepts both usual keys."""
     around: str = ""
@@ -41,7 +47,23 @@ class ToolStyle:
     between: str = ""
     """Text written between two forced calls."""
     arguments_mark: str = ""
-    """Token before the arguments in ``name_first`` calls; used if the tokenizer has it."""
+    """Token before the arguments in ``name_first`` calls of a style that has lists, too: forced
+    calls are lists if the tokenizer does not have it."""
+    before_name: tuple[str, ...] = ()
+    """Marks and text between the opening and the name, where that comes first."""
+    after_name: tuple[str, ...] = ()
+    """Marks and text between the name and the arguments."""
+    after_arguments: str = ""
+    """Text between the arguments and the closing, where the name comes first."""
+    python: bool = False
+    """Whether calls are Python's, ``name(city="Brno")``, in a list."""
+    tags: TagForm | None = None
+    """How the arguments are tagged, where they are not JSON."""
+    section: tuple[str, str] | None = None
+    """Marks before and after all calls, each of which has its own; they may be missing."""
+    described: bool = False
+    """Whether messages describe the tools and hold the calls, for chat templates that show
+    neither. An answer that may call is then bound by a grammar: the model has not learned how."""
 
     def is_of(self, template: str) -> bool:
         return (
@@ -60,14 +82,45 @@ class ReasoningStyle:
     closing: str
 
 
+GENERIC = ToolStyle(
+    "generic", (), "<tool_call>", closing="</tool_call>", around="\n", between="\n", described=True
+)
+"""The style for chat templates that show no tools."""
+
 TOOL_STYLES = (
     ToolStyle("hermes", ("<tool_call>",), "<tool_call>", closing="</tool_call>",
               unlike=("<function=", "<arg_key>"), around="\n", between="\n"),
+    ToolStyle("qwen3-coder", ("<tool_call>", "<function="), "<tool_call>", closing="</tool_call>",
+              tags=FUNCTION_TAGS, around="\n", between="\n"),
+    ToolStyle("glm", ("<tool_call>", "<arg_key>"), "<tool_call>", tags=ARGUMENT_TAGS,
+              between="\n"),
+    ToolStyle("minimax", ("<minimax:tool_call>", "<invoke name="), '<invoke name="',
+              tags=INVOKE_TAGS, around="\n", between="\n",
+              section=("<minimax:tool_call>", "</minimax:tool_call>")),
     ToolStyle("mistral", ("[TOOL_CALLS]",), "[TOOL_CALLS]", lists=True, name_first=True,
-              short_ids=True, between=", ", arguments_mark="[ARGS]"),
+              ids="short", between=", ", arguments_mark="[ARGS]"),
     ToolStyle("llama3", ("ipython", '"parameters"'), "<|python_tag|>", bare=True, separators=";",
               arguments_key="parameters", between="; "),
+    ToolStyle("deepseek-v3.1", ("<｜tool▁call▁begin｜>",), "<｜tool▁call▁begin｜>",
+              closing="<｜tool▁call▁end｜>", unlike=("```json",), name_first=True,
+              after_name=("<｜tool▁sep｜>",),
+              section=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")),
+    ToolStyle("deepseek-v3", ("<｜tool▁call▁begin｜>", "```json"), "<｜tool▁call▁begin｜>",
+              closing="<｜tool▁call▁end｜>", name_first=True, between="\n",
+              before_name=("function", "<｜tool▁sep｜>"), after_name=("\n```json\n",),
+              after_arguments="\n```", section=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")),
+    ToolStyle("kimi", ("tool_declare", "<|im_middle|>"), "<|tool_call_begin|>",
+              closing="<|tool_call_end|>", name_first=True, ids="numbered",
+              before_name=("functions.",), after_name=("<|tool_call_argument_begin|>",),
+              section=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")),
+    ToolStyle("phi4", ("<|tool_call|>", "<|/tool_call|>"), "<|tool_call|>",
+              closing="<|/tool_call|>", lists=True, between=", "),
+    ToolStyle("granite", ("<|tool_call|>",), "<|tool_call|>", unlike=("<|/tool_call|>",),
+              lists=True, between=", "),
+    ToolStyle("pythonic", ("[func_name1(",), "", lists=True, bare=True, python=True,
+              between=", "),
     ToolStyle("json", (), "", lists=True, bare=True, between=", "),
+    GENERIC,
 )  # fmt: skip
 """Known styles in the order of detection; ``json`` is never detected, only chosen by option."""
 
@@ -88,6 +141,14 @@ class Styles:
     reasoning: ReasoningStyle | None = None
     template_takes_tools: bool = False
     """Whether the chat template shows tools to the model."""
+    system_role: bool = True
+    """Whether the chat template has a place for the system's message, which described tools
+    need."""
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether requests may have tools."""
+        return self.tools is not None and (self.template_takes_tools or self.tools.described)
 
     @classmethod
     def choose(cls, tools: str, reasoning: str, templates: Mapping[str, str]) -> Styles:
@@ -96,7 +157,15 @@ class Styles:
         Raises ConfigError for another name.
         """
         text = "\n".join(templates.values())
-        return cls(_tool_style(tools, text), _reasoning_style(reasoning, text), "tools" in text)
+        shows_tools = "tools" in text
+        described = tools == AUTO and bool(templates) and not shows_tools
+        style = GENERIC if described else _tool_style(tools, text)
+        system_role = True
+        if style is not None and style.described:
+            from penstock.tokenizer.system_role import has_system_role  # only now: it loads Jinja
+
+            system_role = has_system_role(templates.get("default", ""))
+        return cls(style, _reasoning_style(reasoning, text), shows_tools, system_role)
 
     def __str__(self) -> str:
         """A description for the server's start-up messages."""

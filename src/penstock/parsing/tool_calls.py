@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from penstock.parsing.call_heads import head_pattern, longest_head
 from penstock.parsing.call_text import CallText, NotACall
+from penstock.parsing.python_call import PythonCall
 from penstock.parsing.reasoning import beginning_at_end
 from penstock.parsing.styles import ToolStyle
-
-MAX_NAME = 64
-"""Characters in a tool's name, as in OpenAI's API."""
-
-_NAME_FIRST = re.compile(
-    r"\s*(?P<name>[A-Za-z0-9_.-]{1,64})\s*(?:\[CALL_ID\][A-Za-z0-9]{0,64})?\s*(?:\[ARGS\])?\s*(?=\{)"
-)
-_NAME_FIRST_LIMIT = 2 * MAX_NAME + len("[CALL_ID][ARGS]") + 16
-"""Longer text without a ``{`` is no name."""
+from penstock.parsing.tagged_call import TaggedCall
 
 
 @dataclass(frozen=True)
@@ -28,6 +22,10 @@ class CallPiece:
     arguments: str
 
 
+Call = CallText | TaggedCall | PythonCall
+"""The text of one call, in the form of a style."""
+
+
 class _MoreText(Exception):
     """What the text means depends on what follows."""
 
@@ -36,20 +34,25 @@ class ToolScanner:
     """One pass over a text; yields content as strings, and calls.
 
     What turns out to be no call is content, all of it. Around calls, the marks of the style and
-    white space are left out. ``tools`` are the names that may be called.
+    white space are left out. ``tools`` are the functions that may be called: the schemas of their
+    arguments, by their names.
     """
 
-    def __init__(self, style: ToolStyle, tools: Collection[str], eager: bool, single: bool) -> None:
+    def __init__(
+        self, style: ToolStyle, tools: Mapping[str, Mapping[str, Any]], eager: bool, single: bool
+    ) -> None:
         self._style = style
         self._tools = tools
         self._eager = eager
         self._single = single
+        opening = "" if style.section is None else style.section[0]
+        self._marks = [mark for mark in (style.opening, opening) if mark]
         self._text = ""  # not yet understood
         self._final = False
         self._state = self._bare_start if style.bare else self._content
         self._seen = ""  # passed since content ended; content after all if no call follows
         self._in_list = False
-        self._call: CallText | None = None
+        self._call: Call | None = None
         self._begun = False  # the call was announced
         self._space = ""  # after content, left out if a call follows
         self._called = False  # a call was the last thing seen
@@ -72,19 +75,32 @@ class ToolScanner:
     # States. Each takes something from the text or changes the state, or raises _MoreText.
 
     def _content(self) -> Iterator[str | CallPiece]:
-        opening = self._style.opening
-        at = self._text.find(opening) if opening else -1
-        if at >= 0:
+        found = [(at, mark) for mark in self._marks if (at := self._text.find(mark)) >= 0]
+        if found:
+            at, mark = min(found)
             yield from self._show(self._text[:at])
-            self._text = self._text[at + len(opening) :]
-            self._seen = opening
-            self._state = self._enter
+            self._text = self._text[at + len(mark) :]
+            self._seen = mark
+            self._state = self._enter if mark == self._style.opening else self._section
             return
-        kept = 0 if self._final else beginning_at_end(self._text, opening)
+        kept = 0
+        if not self._final:
+            kept = max((beginning_at_end(self._text, mark) for mark in self._marks), default=0)
         end = len(self._text) - kept
         content, self._text = self._text[:end], self._text[end:]
         yield from self._show(content)
         raise _MoreText
+
+    def _section(self) -> Iterator[str | CallPiece]:
+        """Reads before a call in a section."""
+        self._skip()
+        opening = self._style.opening
+        if self._starts_with(opening):
+            self._pass(len(opening))
+            self._state = self._enter
+        else:
+            self._state = self._give_up
+        yield from ()
 
     def _bare_start(self) -> Iterator[str | CallPiece]:
         """Reads at the beginning or after a call, where one may follow without an opening."""
@@ -102,9 +118,11 @@ class ToolScanner:
             self._in_list = True
             self._pass(1)
         elif first == "{":
-            self._call = CallText(self._tools)
-            self._begun = False
-            self._state = self._in_call
+            self._begin(CallText(self._tools))
+        elif first and self._style.python and self._in_list:
+            self._begin(PythonCall(self._tools))
+        elif first and self._style.tags is not None:
+            self._begin(TaggedCall(self._style.tags, self._tools))
         elif first and self._style.name_first and not self._in_list:
             self._state = self._name
         else:
@@ -112,18 +130,22 @@ class ToolScanner:
         yield from ()
 
     def _name(self) -> Iterator[str | CallPiece]:
-        head = self._text[:_NAME_FIRST_LIMIT]
-        match = _NAME_FIRST.match(head)
-        if "{" not in head and len(head) < _NAME_FIRST_LIMIT and not self._final:
+        limit = longest_head(self._style)
+        head = self._text[:limit]
+        match = head_pattern(self._style).match(head)
+        if "{" not in head and len(head) < limit and not self._final:
             raise _MoreText
         if match is None or match["name"] not in self._tools:
             self._state = self._give_up
             return
         self._pass(match.end())
-        self._call = CallText(self._tools, match["name"])
+        self._begin(CallText(self._tools, match["name"]))
+        yield from ()
+
+    def _begin(self, call: Call) -> None:
+        self._call = call
         self._begun = False
         self._state = self._in_call
-        yield from ()
 
     def _in_call(self) -> Iterator[str | CallPiece]:
         call = self._call
@@ -146,7 +168,7 @@ class ToolScanner:
         elif call.done:
             self._state = self._ignore if self._single else self._after
 
-    def _announce(self, call: CallText, broken: bool) -> Iterator[CallPiece]:
+    def _announce(self, call: Call, broken: bool) -> Iterator[CallPiece]:
         arguments = call.take(broken)
         if not self._begun:
             self._begun = True
@@ -158,24 +180,52 @@ class ToolScanner:
 
     def _after(self) -> Iterator[str | CallPiece]:
         """Reads what follows a whole call."""
-        self._skip()
-        closing = self._style.closing
         if self._in_list:
-            first = self._first()
-            if first == ",":
+            self._skip()
+            if self._first() == ",":
                 self._pass(1)
                 self._state = self._enter
-            else:
-                self._text = self._text.removeprefix("]")
-                self._in_list = False
-                self._state = self._content
-        elif closing and self._text.startswith(closing):
-            self._text = self._text[len(closing) :]
-            self._state = self._content
-        elif closing.startswith(self._text) and closing and not self._final:
-            raise _MoreText
+                return
+            self._text = self._text.removeprefix("]")
+            self._in_list = False
+            self._state = self._close if self._style.closing else self._content
         else:
-            self._state = self._bare_start if self._style.bare else self._content
+            self._state = self._close
+        yield from ()
+
+    def _close(self) -> Iterator[str | CallPiece]:
+        """Reads the text after arguments, if there is any."""
+        yield from ()
+        mark = self._style.after_arguments.strip()
+        if mark:
+            self._skip()
+            if self._starts_with(mark):
+                self._text = self._text[len(mark) :]
+        self._state = self._close_call
+
+    def _close_call(self) -> Iterator[str | CallPiece]:
+        """Reads the closing, if there is one."""
+        yield from ()
+        style = self._style
+        self._skip()
+        closed = bool(style.closing) and self._starts_with(style.closing)
+        if closed:
+            self._text = self._text[len(style.closing) :]
+        if style.section is not None and (closed or not style.closing):
+            self._state = self._next
+        else:
+            self._state = self._bare_start if style.bare and not closed else self._content
+
+    def _next(self) -> Iterator[str | CallPiece]:
+        """Reads after a call in a section."""
+        assert self._style.section is not None
+        self._skip()
+        end = self._style.section[1]
+        if self._starts_with(end):
+            self._text = self._text[len(end) :]
+            self._state = self._content
+        else:
+            self._state = self._section
         yield from ()
 
     def _give_up(self) -> Iterator[str | CallPiece]:
@@ -209,6 +259,11 @@ class ToolScanner:
     def _pass(self, count: int) -> None:
         self._seen += self._text[:count]
         self._text = self._text[count:]
+
+    def _starts_with(self, mark: str) -> bool:
+        if mark.startswith(self._text) and self._text != mark and not self._final:
+            raise _MoreText
+        return self._text.startswith(mark)
 
     def _first(self) -> str:
         """The next character; none at the end."""

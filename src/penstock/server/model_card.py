@@ -19,6 +19,7 @@ def model_card(model: ModelFacts, tokenizer: Tokenizer, styles: Styles, created:
         max_input_len=lengths.longest_prompt,
         max_output_len=lengths.longest_output,
         capabilities=capabilities(bool(templates), styles),
+        tool_style=tool_style(bool(templates), styles),
         made_for=made_for(model, bool(templates)),
         sampling_defaults=model.sampling_defaults,
         interactive_defaults=model.sampling_defaults.interactive,
@@ -31,11 +32,18 @@ def capabilities(has_template: bool, styles: Styles) -> list[Capability]:
     found: list[Capability] = ["completion"]
     if has_template:
         found.append("chat")
-        if styles.tools is not None and styles.template_takes_tools:
+        if styles.takes_tools:
             found.append("tools")
         if styles.reasoning is not None:
             found.append("reasoning")
     return found
+
+
+def tool_style(has_template: bool, styles: Styles) -> str | None:
+    """The name of the style in which calls of tools are written; None where none are taken."""
+    if not has_template or styles.tools is None or not styles.takes_tools:
+        return None
+    return styles.tools.name
 
 
 def made_for(model: ModelFacts, has_template: bool) -> MadeFor:

@@ -26,6 +26,10 @@ class ModelCard(msgspec.Struct, frozen=True):
     max_output_len: int
     """Tokens that an answer may have."""
     capabilities: list[Capability] = []
+    tool_style: str | None = None
+    """How the model writes calls of tools, as ``--tool-call-parser`` names it; None where it takes
+    none. ``generic`` says that its chat template shows no tools: they are described in the system
+    message, in a form that the model has not learned."""
     made_for: MadeFor = "completion"
     """Which of its capabilities to offer a person first."""
     sampling_defaults: SamplingDefaults = SamplingDefaults()

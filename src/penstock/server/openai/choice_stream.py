@@ -37,7 +37,7 @@ class Reading:
             self._reasoning,
             self._in_reasoning,
             None if use is None else use.style,
-            frozenset() if use is None else use.names,
+            {} if use is None else use.schemas,
             eager=eager,
             single=use is not None and use.single,
         )
@@ -83,7 +83,7 @@ class Reading:
 
     def call_id(self) -> str:
         """Return a new call id."""
-        short = self._use is not None and self._use.style.short_ids
+        short = self._use is not None and self._use.style.ids == "short"
         return uuid.uuid4().hex[:9] if short else f"call_{uuid.uuid4().hex[:24]}"
 
 

@@ -7,6 +7,9 @@ from typing import Any
 
 import msgspec
 
+from penstock.parsing.call_ids import with_numbered_ids
+from penstock.parsing.described_tools import with_described_tools
+from penstock.parsing.styles import Styles
 from penstock.server.engine import Engine
 from penstock.server.errors import ApiError
 from penstock.server.openai.protocol import ChatRequest, Message, MessageCall
@@ -19,20 +22,28 @@ TemplateMessage = dict[str, Any]
 async def chat_prompt(
     request: ChatRequest,
     engine: Engine,
+    styles: Styles,
     tools: Sequence[Mapping[str, Any]] = (),
     tenant: str = "",
 ) -> list[int]:
-    """Return the prompt's token ids. ``tools`` are shown to the model; ``tenant`` is the caller.
+    """Return the prompt's token ids. ``tools`` are shown to the model, by its chat template or as
+    ``styles`` have it; ``tenant`` is the caller.
 
     Raises ApiError or RequestError naming the message at fault.
     """
     if not request.messages:
         raise ApiError(400, "messages must hold at least one message", param="messages")
     developer = "developer" in engine.tokenizer.settings.chat_templates.get("default", "")
-    messages = [
+    messages: Sequence[Mapping[str, Any]] = [
         _template_message(message, f"messages[{i}]", developer)
         for i, message in enumerate(request.messages)
     ]
+    style = styles.tools
+    if style is not None and style.described:
+        messages = with_described_tools(messages, tools, style, styles.system_role)
+        tools = ()
+    elif style is not None and style.ids == "numbered":
+        messages = with_numbered_ids(messages)
     return await engine.inputs.encode_chat(
         messages,
         tools,

@@ -123,7 +123,7 @@ async def _prompt(
     engine = serving.engine
     tools = () if use is None else use.tools
     try:
-        prompt = await chat_prompt(request, engine, tools, serving.caller.name)
+        prompt = await chat_prompt(request, engine, serving.styles, tools, serving.caller.name)
     except RequestError as error:
         raise _as_named(error, names) from None
     asked_tokens = request.max_completion_tokens or request.max_tokens

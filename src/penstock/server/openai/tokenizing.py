@@ -75,7 +75,7 @@ async def tokenized(request: TokenizeRequest, serving: Serving) -> Tokens:
             continue_final_message=request.continue_final_message,
             chat_template_kwargs=request.chat_template_kwargs,
         )
-        tokens = await chat_prompt(with_tools(chat), engine, tenant=tenant)
+        tokens = await chat_prompt(with_tools(chat), engine, serving.styles, tenant=tenant)
     texts = None
     if request.return_token_strs:
         texts = await asyncio.to_thread(lambda: list(map(engine.tokenizer.token_text, tokens)))

@@ -42,8 +42,15 @@ class ToolUse:
     """Whether the arguments of any function are constrained to its schema."""
 
     @property
-    def names(self) -> frozenset[str]:
-        return frozenset(function.name for function in self.functions)
+    def schemas(self) -> dict[str, Mapping[str, Any]]:
+        """The schemas of the functions that may be called, as the request gave them, by name."""
+        callable_ = {function.name for function in self.functions}
+        shown = [tool["function"] for tool in self.tools]
+        return {
+            function["name"]: function.get("parameters") or {}
+            for function in shown
+            if function["name"] in callable_
+        }
 
     @property
     def calls(self) -> Calls:
@@ -53,7 +60,7 @@ class ToolUse:
     @property
     def binds(self) -> bool:
         """Whether the answer must be constrained during generation."""
-        return self.forced or self.single or self.strict
+        return self.forced or self.single or self.strict or self.style.described
 
 
 @dataclass(frozen=True)
@@ -102,19 +109,14 @@ def tool_use(request: ChatRequest, styles: Styles, names: Names = CHAT) -> ToolU
     choice = _choice(request.tool_choice, frozenset(functions), names.choice)
     if not tools or choice.mode == "none":
         return None
-    if not styles.template_takes_tools:
-        _unsupported(names.tools, "the chat template of this model shows no tools to it")
-    if styles.tools is None:
-        _unsupported(
-            names.tools,
-            "how this model writes calls is not known to the server; name it when it is started, "
-            "with --tool-call-parser",
-        )
+    style = styles.tools
+    if style is None or not styles.takes_tools:
+        _unsupported(names.tools, _untaken(styles))
     forced = choice.mode == "required"
     callable_ = [
         Function(
             function.name,
-            _schema(function) if forced or function.strict else {"type": "object"},
+            _schema(function) if _bound(function, style, forced) else {"type": "object"},
             f"{names.tools}[{i}]{names.function}.{names.parameters}",
         )
         for i, function in enumerate(functions.values())
@@ -122,7 +124,7 @@ def tool_use(request: ChatRequest, styles: Styles, names: Names = CHAT) -> ToolU
     ]
     shown = [tool for tool, name in zip(tools, functions, strict=True) if name in choice.shown]
     return ToolUse(
-        styles.tools,
+        style,
         shown,
         callable_,
         forced,
@@ -145,6 +147,24 @@ def check_nesting(value: object, param: str) -> None:
         if not level:
             return
     _refuse(param, f"nested more than {MAX_NESTING} deep")
+
+
+def _untaken(styles: Styles) -> str:
+    """Why this server takes no tools, and what makes it take them."""
+    if not styles.template_takes_tools:
+        return (
+            "the chat template of this model shows no tools to it; start the server with "
+            "--tool-call-parser generic, and they are described in the system message"
+        )
+    return (
+        "how this model writes calls is not known to the server; name it when it is started, with "
+        "--tool-call-parser, where generic is for all models"
+    )
+
+
+def _bound(function: _Function, style: ToolStyle, forced: bool) -> bool:
+    """Whether the arguments of a call must be as the function's schema says."""
+    return forced or bool(function.strict) or (style.described and function.strict is None)
 
 
 def _schema(function: _Function) -> Mapping[str, Any]:
