@@ -69,6 +69,12 @@ SDKS = (
     Sdk("ollama", ("ollama",), ("ollama",), "ollama_program.py"),
     Sdk("ollama-node", ("ollama",), ("ollama",), "ollama_program.mjs", npm=True),
     Sdk(
+        "tritonclient",
+        ("tritonclient[http]", "pydantic"),
+        ("tritonclient", "geventhttpclient"),
+        "tritonclient_program.py",
+    ),
+    Sdk(
         "openai-node",
         ("openai",),
         ("openai",),
