@@ -41,16 +41,18 @@ def count(shape: Sequence[int], name: str) -> int:
     return math.prod(shape)
 
 
-def of_json(data: Sequence[object], datatype: str, name: str) -> list[Element]:
-    """The elements of ``data``, flat or nested, which are checked to be of ``datatype``. Raises
-    ApiError naming the tensor."""
+def of_json(data: Sequence[object], datatype: str, expected: int, name: str) -> list[Element]:
+    """The ``expected`` elements of ``data``, flat or nested, which are checked to be of
+    ``datatype``. Raises ApiError naming the tensor."""
     kind, _ = _format(datatype, name)
-    return [_checked(each, kind, datatype, name) for each in _flat(data)]
+    found = [_checked(each, kind, datatype, name) for each in _flat(data)]
+    _check_count(found, expected, name)
+    return found
 
 
-def of_bytes(data: memoryview, datatype: str, elements: int, name: str) -> list[Element]:
-    """That many elements of ``datatype``, which are all of ``data``. Raises ApiError naming the
-    tensor."""
+def of_bytes(data: memoryview, datatype: str, expected: int, name: str) -> list[Element]:
+    """The ``expected`` elements of ``datatype`` that are all of ``data``. Raises ApiError naming
+    the tensor."""
     kind, letter = _format(datatype, name)
     if kind == "text":
         found: list[Element] = list(_texts(data, name))
@@ -59,8 +61,7 @@ def of_bytes(data: memoryview, datatype: str, elements: int, name: str) -> list[
         if len(data) % each.size:
             raise _wrong(name, f"{len(data)} bytes are no whole number of {datatype}")
         found = [value for (value,) in each.iter_unpack(data)]
-    if len(found) != elements:
-        raise _wrong(name, f"its shape has {elements} elements, and its data {len(found)}")
+    _check_count(found, expected, name)
     return found
 
 
@@ -79,6 +80,11 @@ def _format(datatype: str, name: str) -> tuple[_Kind, str]:
         why = f"tensors of {datatype!r} are not taken; send one of {', '.join(_FORMATS)}"
         raise _wrong(name, why)
     return found
+
+
+def _check_count(found: Sequence[Element], expected: int, name: str) -> None:
+    if len(found) != expected:
+        raise _wrong(name, f"its shape has {expected} elements, and its data {len(found)}")
 
 
 def _flat(data: Sequence[object]) -> Iterator[object]:

@@ -28,6 +28,8 @@ from penstock.server.kserve.protocol import (
 from penstock.server.kserve.signature import OUTPUTS
 
 _BINARY_OUTPUT: Final = "binary_data_output"
+_FIELDS: Final = frozenset(("id", "parameters"))
+"""Fields of a request for a text that are no tensors."""
 _LISTS: Final = frozenset(("stop_token_ids",))
 _SEVERAL: Final = frozenset(("stop_words", "stop", "bad_words"))
 """Options that may be lists of texts or one text."""
@@ -79,7 +81,7 @@ class InferDecoder:
         if parameters:
             given["parameters"] = parameters
         for name in _asked_names(asked.outputs):
-            given.setdefault(f"return_{name}", True)
+            given[f"return_{name}"] = True
         if asked.id:
             given["id"] = asked.id
         text = self._texts.converted(given)
@@ -138,41 +140,35 @@ def _asked_names(outputs: Sequence[AskedOutput]) -> list[str]:
 def _values(inputs: Sequence[InputTensor], binary: memoryview) -> dict[str, object]:
     """What the tensors hold, by their names. Raises ApiError naming the tensor at fault."""
     found: dict[str, object] = {}
-    at = 0
     for tensor in inputs:
         name = tensor.name
-        if name in found or name in ("id", "parameters"):
+        if name in found or name in _FIELDS:
             why = "comes twice" if name in found else "is no tensor's name, but a field's"
             raise ApiError(400, f"inputs: {name!r} {why}", param=name)
-        size = tensor.parameters.binary_data_size
-        elements_of_it = elements.count(tensor.shape, name)
-        if (size is None) == (tensor.data is None):
-            raise ApiError(
-                400,
-                f"{name}: a tensor has either data or parameters.binary_data_size",
-                param=name,
-            )
-        if size is None:
-            assert tensor.data is not None
-            values = elements.of_json(tensor.data, tensor.datatype, name)
-            if len(values) != elements_of_it:
-                why = f"its shape has {elements_of_it} elements, and its data {len(values)}"
-                raise ApiError(400, f"{name}: {why}", param=name)
-        else:
-            if not 0 <= size <= len(binary) - at:
-                raise ApiError(
-                    400,
-                    f"{name}: binary_data_size is {size}, and {len(binary) - at} bytes are left; "
-                    "the header Inference-Header-Content-Length says where they begin",
-                    param=name,
-                )
-            data = binary[at : at + size]
-            values = elements.of_bytes(data, tensor.datatype, elements_of_it, name)
-            at += size
+        values, binary = _elements(tensor, binary)
         found[name] = _value(name, values)
-    if at < len(binary):
-        raise ApiError(400, f"{len(binary) - at} bytes of the body belong to no tensor")
+    if binary:
+        raise ApiError(400, f"{len(binary)} bytes of the body belong to no tensor")
     return found
+
+
+def _elements(tensor: InputTensor, binary: memoryview) -> tuple[list[Element], memoryview]:
+    """The elements of a tensor, and what is left of ``binary``, which its bytes may begin."""
+    name, size = tensor.name, tensor.parameters.binary_data_size
+    count = elements.count(tensor.shape, name)
+    if tensor.data is not None and size is None:
+        return elements.of_json(tensor.data, tensor.datatype, count, name), binary
+    if tensor.data is not None or size is None:
+        why = "a tensor has either data or parameters.binary_data_size"
+        raise ApiError(400, f"{name}: {why}", param=name)
+    if not 0 <= size <= len(binary):
+        raise ApiError(
+            400,
+            f"{name}: binary_data_size is {size}, and {len(binary)} bytes are left; the header "
+            "Inference-Header-Content-Length says where they begin",
+            param=name,
+        )
+    return elements.of_bytes(binary[:size], tensor.datatype, count, name), binary[size:]
 
 
 def _value(name: str, values: list[Element]) -> object:
