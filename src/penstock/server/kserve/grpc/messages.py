@@ -99,7 +99,7 @@ def _classes() -> dict[str, Any]:
             _add(message, *found.groups())
     # A pool of their own: a client in the same process has messages of the same names.
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
+    pool.AddSerializedFile(file.SerializeToString())
     return {
         name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}"))
         for name in _TABLE
