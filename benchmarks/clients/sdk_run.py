@@ -10,6 +10,8 @@ from client import Client, ClientError, Figures, Job, Outcome
 
 PROGRAMS = Path(__file__).parent / "programs"
 ORIGIN = "https://app.example"
+GRPC_PORT = 8701
+"""The programs know it, too."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,19 @@ SDKS = (
     Sdk("anthropic", ("anthropic",), ("anthropic",), "anthropic_program.py"),
     Sdk("ollama", ("ollama",), ("ollama",), "ollama_program.py"),
     Sdk("ollama-node", ("ollama",), ("ollama",), "ollama_program.mjs", npm=True),
+    Sdk(
+        "tritonclient",
+        ("tritonclient[http]", "pydantic"),
+        ("tritonclient", "geventhttpclient"),
+        "tritonclient_program.py",
+    ),
+    Sdk(
+        "tritonclient-grpc",
+        ("tritonclient[grpc]", "pydantic"),
+        ("tritonclient", "grpcio"),
+        "tritonclient_grpc_program.py",
+        serve=("--grpc-port", str(GRPC_PORT)),
+    ),
     Sdk(
         "openai-node",
         ("openai",),

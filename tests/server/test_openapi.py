@@ -69,6 +69,38 @@ ASKED: list[tuple[str, str, Any]] = [
     ("get", "/api/tags", None),
     ("get", "/api/ps", None),
     ("get", "/api/version", None),
+    ("post", "/v2/models/{model}/generate", {"text_input": "a", "id": "x", "max_tokens": 2}),
+    (
+        "post",
+        "/v2/models/{model}/generate",
+        {
+            "text_input": "a",
+            "parameters": {"max_tokens": 2, "return_finish_reason": True},
+            "sampling_parameters": {"temperature": 0, "stop": ["x"]},
+            "return_num_output_tokens": True,
+        },
+    ),
+    (
+        "post",
+        "/v2/models/{model}/infer",
+        {
+            "inputs": [
+                {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["a"]},
+                {"name": "max_tokens", "datatype": "INT32", "shape": [1, 1], "data": [[2]]},
+            ],
+            "outputs": [{"name": "text_output"}, {"name": "num_input_tokens"}],
+        },
+    ),
+    ("get", "/v2", None),
+    ("get", "/v2/health/live", None),
+    ("get", "/v2/health/ready", None),
+    ("get", "/v2/models/stats", None),
+    ("get", "/v2/models/{model}", None),
+    ("get", "/v2/models/{model}/ready", None),
+    ("get", "/v2/models/{model}/config", None),
+    ("get", "/v2/models/{model}/stats", None),
+    ("post", "/v2/repository/index", {"ready": True}),
+    ("post", "/v2/repository/models/{model}/load", {"parameters": {}}),
     ("post", "/v1/messages/count_tokens", {"messages": MESSAGES["messages"]}),
     ("post", "/v1/embeddings", {"model": "fake", "input": ["a", "b"], "dimensions": 3}),
     (
@@ -157,6 +189,8 @@ def test_every_route_is_asked_above(document: dict[str, Any]) -> None:
     described = {(m, path) for path, methods in document["paths"].items() for m in methods}
     elsewhere = {("get", "/metrics"), ("get", "/engine/events"), ("post", "/admin/profile")}
     elsewhere.add(("get", "/admin/cache/events"))
+    elsewhere.add(("post", "/v2/models/{model}/generate_stream"))  # events
+    elsewhere.add(("post", "/v2/repository/models/{model}/unload"))  # always refused
     assert described == {(method, path) for method, path, _ in ASKED} | elsewhere
 
 
@@ -206,4 +240,5 @@ def test_keys_are_documented(
         found = locked.http.get("/openapi.json", headers={"authorization": "Bearer secret"}).json()
     for path, methods in found["paths"].items():
         for operation in methods.values():
-            assert ("security" in operation) == (path not in ("/health", "/ready")), path
+            public = ("/health", "/ready", "/v2/health/live", "/v2/health/ready")
+            assert ("security" in operation) == (path not in public), path

@@ -23,6 +23,7 @@ from penstock.profile import Profile
 from penstock.server.hosts import HostRule
 from penstock.server.http_server import Tls
 from penstock.server.keys import Keys
+from penstock.server.kserve.grpc_options import grpc_options
 from penstock.server.logs import LogOptions
 from penstock.server.options import ServerOptions
 from penstock.server.run import RunOptions, serve
@@ -68,6 +69,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     log_format: str = "text"
     log_prompts: bool = False
     otlp_endpoint: str | None = None
+    grpc_port: int | None = None
 
     def run_options(self) -> RunOptions:
         keys = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY}
@@ -100,6 +102,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
             logs=LogOptions("json" if self.log_format == "json" else "text"),
             tls=None if self.tls is None else Tls(Path(self.tls[0]), Path(self.tls[1])),
             traces=trace_options(self.otlp_endpoint, os.environ),
+            grpc=grpc_options(HOST, self.grpc_port),
         )
 
 

@@ -210,6 +210,7 @@ def _options(
     args: argparse.Namespace, config: EngineConfig, listener: socket.socket, restarts: int
 ) -> RunOptions:
     from penstock.server.keys import Keys
+    from penstock.server.kserve.grpc_options import grpc_options
     from penstock.server.options import ServerOptions
     from penstock.server.run import RunOptions
     from penstock.server.supervisor import SupervisorOptions
@@ -241,6 +242,7 @@ def _options(
         ),
         logs=log_options(args),
         tls=tls(args),
+        grpc=grpc_options(address, args.grpc_port),
         traces=trace_options(args.otlp_endpoint, os.environ),
         guarded=True,
     )

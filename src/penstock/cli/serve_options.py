@@ -27,7 +27,7 @@ RARE = (
     | {
         *("--max-waiting", "--max-restarts", "--step-timeout", "--stream-interval"),
         *("--slo", "--no-observe", "--best-priority", "--admin-key-file"),
-        *("--log-prompts", "--otlp-endpoint"),
+        *("--log-prompts", "--otlp-endpoint", "--grpc-port"),
     }
 )
 
@@ -64,6 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="while many streams are open, tokens of one that come within this time share an "
         "event; 0 gives each its own, which costs a fast model throughput (default: 50)",
+    )
+    group.add_argument(
+        "--grpc-port",
+        type=whole_number,
+        metavar="PORT",
+        help="serve KServe's protocol over gRPC there as well, on the same host; needs "
+        "penstock[grpc] (default: not at all)",
     )
     group.add_argument(
         "--no-page",

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from starlette.requests import Request
 
-from penstock.server.body_decoder import BodyDecoder, Decoded
-from penstock.server.body_memory import BODIES_BYTES, BodyMemory
+from penstock.server.body_decoder import Decoded
+from penstock.server.body_memory import BODIES_BYTES, BodyMemory, Share
 from penstock.server.read_body import read_body
 
 Body = TypeVar("Body", bound=msgspec.Struct)
+Reader = Callable[[Request, int, float, Share], Coroutine[Any, Any, bytes]]
+"""Reads a body of at most so many bytes within so many seconds, as ``read_body`` does."""
 
 MAX_IN_LOOP_BYTES = 256 << 10
 """Largest body decoded in the event loop itself: about a millisecond, at worst 80 (lists of empty
 lists)."""
+
+
+class Decoder(Protocol[Body]):
+    """Makes a request of the bytes of a body. Raises ApiError for those that are none."""
+
+    def decode(self, body: bytes) -> Decoded[Body]: ...
 
 
 class Bodies:
@@ -33,10 +42,12 @@ class Bodies:
         self._seconds = seconds
         self._decoding = asyncio.Lock()
 
-    async def decoded(self, request: Request, decoder: BodyDecoder[Body]) -> Decoded[Body]:
+    async def decoded(
+        self, request: Request, decoder: Decoder[Body], read: Reader = read_body
+    ) -> Decoded[Body]:
         """Return the decoded body. Raises ApiError if it cannot be read or used."""
         with self.memory.share() as share:
-            data = await read_body(request, self._limit, self._seconds, share)
+            data = await read(request, self._limit, self._seconds, share)
             if len(data) <= MAX_IN_LOOP_BYTES:
                 return decoder.decode(data)
             async with self._decoding:

@@ -42,7 +42,10 @@ class BodyDecoder(Generic[Body]):
         self._place = Place.of(kind, rules)
 
     def decode(self, body: bytes) -> Decoded[Body]:
-        given = self._parsed(body)
+        return self.converted(self._parsed(body))
+
+    def converted(self, given: Any) -> Decoded[Body]:
+        """As :meth:`decode`, for JSON that is parsed already, which this changes."""
         ignored: list[Rule] = []
         if isinstance(given, dict):
             ignored = self._heed(take_out(given, self._place), given)

@@ -14,6 +14,10 @@ from penstock.server.anthropic.field_table import rules_of as anthropic_rules
 from penstock.server.anthropic.paths import COUNT, MESSAGES
 from penstock.server.anthropic.protocol import CountRequest, MessageRequest
 from penstock.server.fields.rules import ANYTHING, Rule, Values
+from penstock.server.kserve import paths as kserve
+from penstock.server.kserve.field_table import TABLE as KSERVE
+from penstock.server.kserve.field_table import rules_of as kserve_rules
+from penstock.server.kserve.protocol import InferRequest, TextRequest
 from penstock.server.ollama import paths as ollama
 from penstock.server.ollama.field_table import TABLE as OLLAMA
 from penstock.server.ollama.field_table import rules_of as ollama_rules
@@ -45,10 +49,13 @@ BODIES: tuple[tuple[str, type[msgspec.Struct], tuple[Rule, ...]], ...] = (
     (ollama.EMBED, EmbedRequest, ollama_rules(ollama.EMBED)),
     (ollama.OLD_EMBED, OldEmbedRequest, ollama_rules(ollama.OLD_EMBED)),
     (ollama.SHOW, ShowRequest, ollama_rules(ollama.SHOW)),
+    (kserve.GENERATE, TextRequest, kserve_rules(kserve.GENERATE)),
+    (kserve.GENERATE_STREAM, TextRequest, kserve_rules(kserve.GENERATE_STREAM)),
+    (kserve.INFER, InferRequest, kserve_rules(kserve.INFER)),
 )
 """The endpoints, the structs of their bodies, and the rules for what these have not."""
 
-TABLE: tuple[Rule, ...] = (*OPENAI, *ANTHROPIC, *OLLAMA)
+TABLE: tuple[Rule, ...] = (*OPENAI, *ANTHROPIC, *OLLAMA, *KSERVE)
 
 
 def markdown() -> str:
@@ -61,7 +68,7 @@ def _acted_on() -> Iterator[str]:
     yield "|---|---|"
     for path, body, _ in BODIES:
         names = [f"`{field.encode_name}`" for field in msgspec.structs.fields(body)]
-        yield f"| `{path}` | {', '.join(names)} |"
+        yield f"| `{path.replace(':path}', '}')}` | {', '.join(names)} |"
 
 
 def _others(rules: Iterable[Rule]) -> Iterator[str]:
@@ -112,6 +119,9 @@ _SHORT = {
     ollama.EMBED: "embed",
     ollama.OLD_EMBED: "Ollama's embeddings",
     ollama.SHOW: "show",
+    kserve.GENERATE: "KServe's generate",
+    kserve.GENERATE_STREAM: "generate_stream",
+    kserve.INFER: "infer",
 }
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock.server.keys import WORKLOAD
+from penstock.server.keys import PUBLIC, WORKLOAD
 from penstock.server.open_requests import IGNORED, REQUEST_ID, OpenRequest, OpenRequests
 from penstock.server.page.bundle import FILES
 
@@ -25,7 +25,7 @@ LEFT = 499
 """Status that is logged when the client left before anything was sent (as in nginx)."""
 
 _log = logging.getLogger(ACCESS_LOG)
-_QUIET = ("/health", "/ready", "/metrics", WORKLOAD, "/admin/cache/keys")
+_QUIET = (*PUBLIC, "/metrics", WORKLOAD, "/admin/cache/keys")
 """Paths that monitors poll every few seconds, and routers for each request; logged at level debug,
 as are the page's files."""
 

@@ -19,6 +19,7 @@ from penstock.server.callers import Caller
 from penstock.server.engine_events import EngineEvents
 from penstock.server.errors import RETRY_AFTER_S, unavailable
 from penstock.server.intake import Intake
+from penstock.server.kserve.handlers import KServeHandlers
 from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
 from penstock.server.model_card import model_card
 from penstock.server.observer import Observer
@@ -104,6 +105,7 @@ class Handlers:
         self._detokenize_decoder = DialectDecoder(DetokenizeRequest)
         self.messages = MessageHandlers(self._intake, model, reads)
         self.ollama = OllamaHandlers(self._intake, engine, styles, reads)
+        self.kserve = KServeHandlers(self._intake, engine, requests, self._counts)
         self.prompt_keys = PromptKeys(
             serving,
             self._intake.bodies,

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.errors import OverloadedError
-from penstock.server.bodies import Bodies
+from penstock.server.bodies import Bodies, Decoder, Reader
 from penstock.server.body_decoder import BodyDecoder
 from penstock.server.engine import PlacedEngine
 from penstock.server.errors import (
@@ -28,6 +28,7 @@ from penstock.server.metrics import Counts
 from penstock.server.observer import Observer
 from penstock.server.open_requests import TIMEOUT, OpenRequest, OpenRequests
 from penstock.server.options import ServerOptions
+from penstock.server.read_body import read_body
 from penstock.server.serving import Serving
 from penstock.server.sse import EVENTS, ErrorWriter, EventStream, unless_ended
 from penstock.server.supervisor import Supervisor
@@ -142,8 +143,10 @@ class Intake:
         if asked != self._model:
             raise model_not_found(asked, self._model)
 
-    async def decoded(self, request: Request, decoder: BodyDecoder[Body]) -> Body:
-        decoded = await self.bodies.decoded(request, decoder)
+    async def decoded(
+        self, request: Request, decoder: Decoder[Body], read: Reader = read_body
+    ) -> Body:
+        decoded = await self.bodies.decoded(request, decoder, read)
         if decoded.ignored:
             self._ignored.report(OpenRequest.of(request.scope), decoded)
         return decoded.request

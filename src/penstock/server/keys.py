@@ -23,7 +23,7 @@ KEYS_VARIABLE = "PENSTOCK_API_KEYS"
 ADMIN_VARIABLE = "PENSTOCK_ADMIN_KEY"
 OTHER_HEADERS = ("x-api-key", "api-key")
 """Headers in which clients of other servers (Anthropic's, Azure's) send the key."""
-PUBLIC = ("/health", "/ready")
+PUBLIC = ("/health", "/ready", "/v2/health/live", "/v2/health/ready")
 """Paths that need no key: health checks, which reveal nothing else."""
 WORKLOAD = "/engine/workload"
 """The path that tells what all callers have asked: it takes the admin key where there are keys."""

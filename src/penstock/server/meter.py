@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
@@ -108,6 +109,7 @@ class Meter:
 
     def _count_generated(self, output: RequestOutput) -> None:
         counts, times = self._counts, output.metrics
+        counts.last_end_ms = time.time_ns() // 10**6
         first, last = times.first_token_time, times.last_token_time
         for choice in output.outputs:
             counts.output_lengths.add(choice.num_tokens)

@@ -39,6 +39,7 @@ class Counts:
         self.refused_full = 0  # requests that the full queue did not take
         self.judged = 0  # requests that were answered, failed or were refused
         self.within_slo = 0  # of these, answered within the service level
+        self.last_end_ms = 0  # when the last answer ended, in Unix time
         self.finished: Counter[str] = Counter()  # sequences, by finish reason
         self.first_token = Buckets.empty(_LATENCY)
         self.inter_token = Buckets.empty(_PER_TOKEN)

@@ -37,6 +37,8 @@ class Endpoint:
     event: type[msgspec.Struct] | None = None
     """Struct of the data of one server-sent event: of those that a body can ask for, or of the
     endpoint's only answer."""
+    list_of: bool = False
+    """Whether the JSON response is a list of such."""
     stream: type[msgspec.Struct] | None = None
     """Struct of a line, where the body can ask for a stream of lines of JSON."""
     lines: type[msgspec.Struct] | None = None
@@ -148,15 +150,19 @@ def _operation(endpoint: Endpoint, keys_needed: bool, any_keys: bool) -> Schema:
 
 def _answer(endpoint: Endpoint) -> Schema:
     if endpoint.answer is None and endpoint.event is not None:
-        content = {"text/event-stream": {"schema": _endless(endpoint.event)}}
+        content = {"text/event-stream": {"schema": _endless(endpoint.event, endpoint.error)}}
+        until = "" if endpoint.works else ", until the client leaves or the server stops"
         return {
-            "description": "Events, until the client leaves or the server stops.",
+            "description": f"Events{until}.",
             "content": content,
         }
     if endpoint.answer is None:
         content = {"text/plain": {"schema": {"type": "string"}}}
         return {"description": "The answer.", "content": content}
     answer = _json("The answer.", endpoint.answer)
+    if endpoint.list_of:
+        listed = {"type": "array", "items": _reference(endpoint.answer)}
+        answer["content"]["application/json"] = {"schema": listed}
     if endpoint.event is not None:
         answer["content"]["text/event-stream"] = {"schema": _event(endpoint.event, endpoint.error)}
     if endpoint.stream is not None:
@@ -197,16 +203,16 @@ def _event(kind: type[msgspec.Struct], error: type[msgspec.Struct]) -> Schema:
     }
 
 
-def _endless(kind: type[msgspec.Struct]) -> Schema:
-    """Return the schema of one event of a stream that has no end of its own."""
+def _endless(kind: type[msgspec.Struct], error: type[msgspec.Struct]) -> Schema:
+    """Return the schema of one event of a stream that is an endpoint's only answer."""
     data = {
         "type": "string",
         "contentMediaType": "application/json",
-        "contentSchema": {"anyOf": [_reference(kind), _reference(ErrorResponse)]},
+        "contentSchema": {"anyOf": [_reference(kind), _reference(error)]},
     }
     return {
         "type": "object",
-        "description": f"Events whose data is a {kind.__name__} in JSON, or an ErrorResponse, "
+        "description": f"Events whose data is a {kind.__name__} in JSON, or an {error.__name__}, "
         "which is the last.",
         "properties": {"data": data},
         "required": ["data"],

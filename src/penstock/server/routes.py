@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.server.engine_events import EngineSnapshot
 from penstock.server.handlers import Handlers
 from penstock.server.keys import WORKLOAD
+from penstock.server.kserve.endpoints import kserve_endpoints
 from penstock.server.openai.answer_structs import Chat, ChatChunk, Completion
 from penstock.server.openai.embeddings import EmbeddingRequest, Embeddings
 from penstock.server.openai.field_table import rules_of
@@ -90,6 +91,7 @@ def endpoints(handlers: Handlers) -> list[Endpoint]:
         ),
         *handlers.messages.endpoints(),
         *handlers.ollama.endpoints(),
+        *kserve_endpoints(handlers.kserve),
         Endpoint("GET", "/v1/models", handlers.models, "The model that is served.", ModelList),
         Endpoint("GET", "/v1/models/{model:path}", handlers.model, "The same by name.", ModelCard),
         Endpoint("GET", "/health", handlers.health, "Whether it lives.", Alive, access="public"),

@@ -9,9 +9,11 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from starlette.types import ASGIApp
 
 from penstock.engine.ipc.spawn import EngineChild
 from penstock.frontend.async_llm import AsyncLLM
@@ -20,6 +22,7 @@ from penstock.interface.loading import ProgressCallback, no_progress
 from penstock.server.app import build_app
 from penstock.server.connection import HEADERS_TIMEOUT_S
 from penstock.server.http_server import HttpServer, Tls
+from penstock.server.kserve.grpc_options import GrpcOptions
 from penstock.server.logs import LineWriter, LogOptions, logging_to
 from penstock.server.open_requests import OpenRequests
 from penstock.server.options import ServerOptions
@@ -55,6 +58,7 @@ class RunOptions:
     logs: LogOptions = LogOptions()  # noqa: RUF009
     tls: Tls | None = None
     traces: TraceOptions | None = None
+    grpc: GrpcOptions | None = None
     guarded: bool = False
     """Whether a guardian passes signals on, and itself ends this process at the second signal."""
 
@@ -159,7 +163,20 @@ async def _serve(
         if not watching.done() and stop.is_set():
             await drain(requests, options.grace_s, _STOPPING, _log)
 
-    await http.serve_until(stop, ending, [watching])
+    async with _grpc(app, options):
+        await http.serve_until(stop, ending, [watching])
+
+
+@contextlib.asynccontextmanager
+async def _grpc(app: ASGIApp, options: RunOptions) -> AsyncGenerator[None, None]:
+    if options.grpc is None:
+        yield
+        return
+    from penstock.server.kserve.grpc.server import serving_grpc  # needs packages of an extra
+
+    limit = options.server.max_body_bytes
+    async with serving_grpc(app, options.grpc, limit, options.tls):
+        yield
 
 
 def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -86,15 +86,20 @@ async def prepare_chat(
 
 
 async def prepare_raw(
-    request: CompletionRequest, serving: Serving, meter: Meter, names: Names
+    request: CompletionRequest,
+    serving: Serving,
+    meter: Meter,
+    names: Names,
+    to_the_end: bool = True,
 ) -> PreparedChat:
     """Validate and tokenize one prompt that is continued as it is, for a dialect in which chats
-    and completions have one form of answers. Raises as :func:`prepare_chat`."""
+    and completions have one form of answers. ``to_the_end``: without ``max_tokens`` an answer may
+    go on to the end of the context. Raises as :func:`prepare_chat`."""
     engine = serving.engine
     options = serving.caller.options(request)
     (prompt,) = await completion_tokens(request, serving)
     limited = request
-    if request.max_tokens is None:
+    if request.max_tokens is None and to_the_end:
         limited = msgspec.structs.replace(
             request, max_tokens=max(engine.model.lengths.room(len(prompt)), 1)
         )

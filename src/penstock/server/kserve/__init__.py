@@ -1,0 +1,1 @@
+"""The dialect of KServe's inference protocol, version 2, with Triton's extensions."""
