@@ -68,6 +68,8 @@ SDKS = (
     Sdk("anthropic", ("anthropic",), ("anthropic",), "anthropic_program.py"),
     Sdk("ollama", ("ollama",), ("ollama",), "ollama_program.py"),
     Sdk("ollama-node", ("ollama",), ("ollama",), "ollama_program.mjs", npm=True),
+    Sdk("tgi-hub", ("huggingface_hub", "pydantic"), ("huggingface_hub",), "tgi_hub_program.py"),
+    Sdk("tgi", ("text-generation",), ("text-generation",), "tgi_program.py"),
     Sdk(
         "openai-node",
         ("openai",),

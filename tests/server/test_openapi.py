@@ -69,6 +69,25 @@ ASKED: list[tuple[str, str, Any]] = [
     ("get", "/api/tags", None),
     ("get", "/api/ps", None),
     ("get", "/api/version", None),
+    ("post", "/generate", {"inputs": "a", "parameters": {"max_new_tokens": 2}}),
+    (
+        "post",
+        "/",
+        {
+            "inputs": "a",
+            "parameters": {
+                "max_new_tokens": 2,
+                "details": True,
+                "decoder_input_details": True,
+                "top_n_tokens": 2,
+                "do_sample": True,
+                "best_of": 2,
+                "grammar": {"type": "regex", "value": "a+"},
+            },
+        },
+    ),
+    ("post", "/generate_stream", {"inputs": "a", "parameters": {"max_new_tokens": 2}}),
+    ("get", "/info", None),
     ("post", "/v1/messages/count_tokens", {"messages": MESSAGES["messages"]}),
     ("post", "/v1/embeddings", {"model": "fake", "input": ["a", "b"], "dimensions": 3}),
     (
@@ -149,6 +168,9 @@ def test_requests_and_answers_are_as_described(
         assert fault(body, schema, document) is None
     response = ask(server, method, path, body)
     assert response.status_code == 200, response.text
+    if path in ALWAYS_STREAMED:
+        check_events(response.text, path, document)
+        return
     content = operation["responses"]["200"]["content"][response.headers["content-type"]]
     assert fault(response.json(), content["schema"], document) is None
 
@@ -161,6 +183,7 @@ def test_every_route_is_asked_above(document: dict[str, Any]) -> None:
 
 
 STREAMED = ("/v1/completions", "/v1/chat/completions", "/v1/responses")
+ALWAYS_STREAMED = ("/generate_stream",)
 
 
 @pytest.mark.parametrize(("path", "body"), [(p, b) for _, p, b in ASKED if p in STREAMED])
@@ -173,9 +196,15 @@ def test_events_are_as_described(
         options = {"include_usage": True, "continuous_usage_stats": True}
         body = {**body, "stream_options": options}
     text = server.post(path, {**body, "stream": True}).text
-    events = [part.partition("data: ")[2] for part in text.split("\n\n") if part]
     if path != "/v1/responses":
-        assert events.pop() == "[DONE]"
+        text, done, rest = text.partition("data: [DONE]\n\n")
+        assert (bool(done), rest) == (True, "")
+    check_events(text, path, document)
+
+
+def check_events(text: str, path: str, document: dict[str, Any]) -> None:
+    events = [part.partition("data: ")[2] for part in text.split("\n\n") if part]
+    assert events
     answer = document["paths"][path]["post"]["responses"]["200"]["content"]["text/event-stream"]
     seen = answer["schema"]["properties"]["data"]["else"]["contentSchema"]
     for event in events:

@@ -31,6 +31,10 @@ from penstock.server.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSE
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
 from penstock.server.openai.responses.protocol import ResponseRequest
 from penstock.server.openai.tokenizing import TokenizeRequest
+from penstock.server.tgi import paths as tgi
+from penstock.server.tgi.field_table import TABLE as TGI
+from penstock.server.tgi.field_table import rules_of as tgi_rules
+from penstock.server.tgi.protocol import TgiGenerateRequest, TgiRequest, TgiStreamRequest
 
 BODIES: tuple[tuple[str, type[msgspec.Struct], tuple[Rule, ...]], ...] = (
     (COMPLETIONS, CompletionRequest, openai_rules(COMPLETIONS)),
@@ -45,10 +49,13 @@ BODIES: tuple[tuple[str, type[msgspec.Struct], tuple[Rule, ...]], ...] = (
     (ollama.EMBED, EmbedRequest, ollama_rules(ollama.EMBED)),
     (ollama.OLD_EMBED, OldEmbedRequest, ollama_rules(ollama.OLD_EMBED)),
     (ollama.SHOW, ShowRequest, ollama_rules(ollama.SHOW)),
+    (tgi.GENERATE, TgiGenerateRequest, tgi_rules(tgi.GENERATE)),
+    (tgi.STREAM, TgiStreamRequest, tgi_rules(tgi.STREAM)),
+    (tgi.EITHER, TgiRequest, tgi_rules(tgi.EITHER)),
 )
 """The endpoints, the structs of their bodies, and the rules for what these have not."""
 
-TABLE: tuple[Rule, ...] = (*OPENAI, *ANTHROPIC, *OLLAMA)
+TABLE: tuple[Rule, ...] = (*OPENAI, *ANTHROPIC, *OLLAMA, *TGI)
 
 
 def markdown() -> str:
@@ -112,6 +119,9 @@ _SHORT = {
     ollama.EMBED: "embed",
     ollama.OLD_EMBED: "Ollama's embeddings",
     ollama.SHOW: "show",
+    tgi.GENERATE: "TGI's generate",
+    tgi.STREAM: "TGI's generate_stream",
+    tgi.EITHER: "TGI's root",
 }
 
 if __name__ == "__main__":

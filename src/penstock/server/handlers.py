@@ -58,6 +58,7 @@ from penstock.server.status_structs import (
     Version,
 )
 from penstock.server.supervisor import Supervisor
+from penstock.server.tgi.handlers import TgiHandlers
 from penstock.server.workload import WorkloadReports
 from penstock.version import __version__
 
@@ -104,6 +105,7 @@ class Handlers:
         self._detokenize_decoder = DialectDecoder(DetokenizeRequest)
         self.messages = MessageHandlers(self._intake, model, reads)
         self.ollama = OllamaHandlers(self._intake, engine, styles, reads)
+        self.tgi = TgiHandlers(self._intake, engine)
         self.prompt_keys = PromptKeys(
             serving,
             self._intake.bodies,

@@ -69,8 +69,11 @@ def _fields(model: ModelFacts) -> dict[str, Keywords]:
         "max_tokens": output,
         "max_completion_tokens": output,
         "max_output_tokens": output,
+        "max_new_tokens": output,
         "best_of": fields["n"],
         "top_logprobs": fields["logprobs"],
+        "top_n_tokens": fields["logprobs"],
+        "truncate": {"integer": {"minimum": 1, "maximum": _INT64}},
         "logit_bias": {
             "object": {
                 "propertyNames": digits,
