@@ -69,6 +69,14 @@ ASKED: list[tuple[str, str, Any]] = [
     ("get", "/api/tags", None),
     ("get", "/api/ps", None),
     ("get", "/api/version", None),
+    (
+        "post",
+        "/completion",
+        {"prompt": "a", "n_predict": 2, "n_probs": 2, "return_tokens": True, "mirostat": 0},
+    ),
+    ("post", "/completions", {"prompt": [97], "n_predict": 2, "logit_bias": [[98, False]]}),
+    ("post", "/apply-template", {"messages": MESSAGES["messages"]}),
+    ("get", "/props", None),
     ("post", "/generate", {"inputs": "a", "parameters": {"max_new_tokens": 2}}),
     (
         "post",

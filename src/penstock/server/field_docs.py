@@ -14,6 +14,10 @@ from penstock.server.anthropic.field_table import rules_of as anthropic_rules
 from penstock.server.anthropic.paths import COUNT, MESSAGES
 from penstock.server.anthropic.protocol import CountRequest, MessageRequest
 from penstock.server.fields.rules import ANYTHING, Rule, Values
+from penstock.server.llama import paths as llama
+from penstock.server.llama.field_table import TABLE as LLAMA
+from penstock.server.llama.field_table import rules_of as llama_rules
+from penstock.server.llama.protocol import LlamaRequest, TemplateRequest
 from penstock.server.ollama import paths as ollama
 from penstock.server.ollama.field_table import TABLE as OLLAMA
 from penstock.server.ollama.field_table import rules_of as ollama_rules
@@ -49,13 +53,16 @@ BODIES: tuple[tuple[str, type[msgspec.Struct], tuple[Rule, ...]], ...] = (
     (ollama.EMBED, EmbedRequest, ollama_rules(ollama.EMBED)),
     (ollama.OLD_EMBED, OldEmbedRequest, ollama_rules(ollama.OLD_EMBED)),
     (ollama.SHOW, ShowRequest, ollama_rules(ollama.SHOW)),
+    (llama.COMPLETION, LlamaRequest, llama_rules(llama.COMPLETION)),
+    (llama.COMPLETIONS, LlamaRequest, llama_rules(llama.COMPLETIONS)),
+    (llama.TEMPLATE, TemplateRequest, llama_rules(llama.TEMPLATE)),
     (tgi.GENERATE, TgiGenerateRequest, tgi_rules(tgi.GENERATE)),
     (tgi.STREAM, TgiStreamRequest, tgi_rules(tgi.STREAM)),
     (tgi.EITHER, TgiRequest, tgi_rules(tgi.EITHER)),
 )
 """The endpoints, the structs of their bodies, and the rules for what these have not."""
 
-TABLE: tuple[Rule, ...] = (*OPENAI, *ANTHROPIC, *OLLAMA, *TGI)
+TABLE: tuple[Rule, ...] = (*OPENAI, *ANTHROPIC, *OLLAMA, *LLAMA, *TGI)
 
 
 def markdown() -> str:
@@ -119,6 +126,9 @@ _SHORT = {
     ollama.EMBED: "embed",
     ollama.OLD_EMBED: "Ollama's embeddings",
     ollama.SHOW: "show",
+    llama.COMPLETION: "llama-server's completion",
+    llama.COMPLETIONS: "its completions",
+    llama.TEMPLATE: "apply-template",
     tgi.GENERATE: "TGI's generate",
     tgi.STREAM: "TGI's generate_stream",
     tgi.EITHER: "TGI's root",

@@ -19,6 +19,7 @@ from penstock.server.callers import Caller
 from penstock.server.engine_events import EngineEvents
 from penstock.server.errors import RETRY_AFTER_S, unavailable
 from penstock.server.intake import Intake
+from penstock.server.llama.handlers import LlamaHandlers
 from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
 from penstock.server.model_card import model_card
 from penstock.server.observer import Observer
@@ -105,6 +106,7 @@ class Handlers:
         self._detokenize_decoder = DialectDecoder(DetokenizeRequest)
         self.messages = MessageHandlers(self._intake, model, reads)
         self.ollama = OllamaHandlers(self._intake, engine, styles, reads)
+        self.llama = LlamaHandlers(self._intake, engine, reads)
         self.tgi = TgiHandlers(self._intake, engine)
         self.prompt_keys = PromptKeys(
             serving,

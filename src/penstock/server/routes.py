@@ -90,6 +90,7 @@ def endpoints(handlers: Handlers) -> list[Endpoint]:
         ),
         *handlers.messages.endpoints(),
         *handlers.ollama.endpoints(),
+        *handlers.llama.endpoints(),
         *handlers.tgi.endpoints(),
         Endpoint("GET", "/v1/models", handlers.models, "The model that is served.", ModelList),
         Endpoint("GET", "/v1/models/{model:path}", handlers.model, "The same by name.", ModelCard),

@@ -1,0 +1,133 @@
+"""The handlers of the dialect, and its endpoints."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock.server.engine import Engine
+from penstock.server.intake import Intake
+from penstock.server.llama import errors
+from penstock.server.llama.api import LlamaJob, settings
+from penstock.server.llama.field_table import rules_of
+from penstock.server.llama.paths import COMPLETION, COMPLETIONS, PROPS, TEMPLATE
+from penstock.server.llama.protocol import (
+    DefaultSettings,
+    LlamaError,
+    LlamaPart,
+    LlamaProps,
+    LlamaRequest,
+    TemplatePrompt,
+    TemplateRequest,
+)
+from penstock.server.openai.body import DialectDecoder
+from penstock.server.openai.functions import with_tools
+from penstock.server.openai.messages import chat_prompt
+from penstock.server.openai.protocol import ChatRequest
+from penstock.server.openai.template_reads import TemplateReads
+from penstock.server.openapi import Endpoint
+from penstock.server.serving import Serving
+from penstock.server.sse import EventStream, unless_ended
+from penstock.version import __version__
+
+
+class LlamaHandlers:
+    """The handlers, over one engine; ``reads`` are the variables that chat templates read."""
+
+    def __init__(self, intake: Intake, engine: Engine, reads: TemplateReads) -> None:
+        self._intake = intake
+        self._engine = engine
+        model = engine.model.served_model_name
+        self._decoder = DialectDecoder(LlamaRequest, rules_of(COMPLETION), model)
+        self._templates = DialectDecoder(TemplateRequest, rules_of(TEMPLATE), model, reads)
+
+    async def llama_completion(self, request: Request) -> Response | EventStream:
+        return await self._intake.answered(request, self._decoder, LlamaJob.prepare, errors.body)
+
+    async def llama_completions(self, request: Request) -> Response | EventStream:
+        return await self.llama_completion(request)
+
+    async def llama_template(self, request: Request) -> Response:
+        body = await self._intake.decoded(request, self._templates)
+        self._intake.check_model(body.model)
+        work = _prompt(body, self._intake.serving_to(request))
+        return _json(await unless_ended(request, request.receive, work))
+
+    async def llama_props(self, request: Request) -> Response:
+        tokenizer, model = self._engine.tokenizer, self._engine.model
+        params = model.sampling_defaults.params(model.lengths.max_model_len)
+        bos = tokenizer.bos_token_id
+        return _json(
+            LlamaProps(
+                default_generation_settings=DefaultSettings(
+                    n_ctx=model.lengths.max_model_len, params=settings(params, -1)
+                ),
+                model_alias=model.served_model_name,
+                chat_template=tokenizer.settings.chat_templates.get("default", ""),
+                bos_token="" if bos is None else tokenizer.token_text(bos),
+                eos_token=tokenizer.eos_token or "",
+                build_info=f"penstock {__version__}",
+            )
+        )
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            *(
+                Endpoint(
+                    "POST",
+                    path,
+                    handler,
+                    "Continue a prompt, as llama-server does.",
+                    LlamaPart,
+                    LlamaRequest,
+                    LlamaPart,
+                    works=True,
+                    rules=rules_of(path),
+                    error=LlamaError,
+                    error_body=errors.body,
+                )
+                for path, handler in (
+                    (COMPLETION, self.llama_completion),
+                    (COMPLETIONS, self.llama_completions),
+                )
+            ),
+            Endpoint(
+                "POST",
+                TEMPLATE,
+                self.llama_template,
+                "The prompt that a chat's messages make.",
+                TemplatePrompt,
+                TemplateRequest,
+                rules=rules_of(TEMPLATE),
+                error=LlamaError,
+                error_body=errors.body,
+            ),
+            Endpoint(
+                "GET",
+                PROPS,
+                self.llama_props,
+                "The model and its defaults, as llama-server tells them.",
+                LlamaProps,
+            ),
+        ]
+
+
+async def _prompt(body: TemplateRequest, serving: Serving) -> TemplatePrompt:
+    """The text of the tokens that the messages make. Raises ApiError or RequestError."""
+    chat = ChatRequest(
+        model=body.model,
+        messages=body.messages,
+        add_generation_prompt=body.add_generation_prompt,
+        chat_template_kwargs=body.chat_template_kwargs,
+    )
+    engine = serving.engine
+    tokens = await chat_prompt(with_tools(chat), engine, tenant=serving.caller.name)
+    text = await asyncio.to_thread(engine.tokenizer.decode, tokens, False)
+    return TemplatePrompt(prompt=text)
+
+
+def _json(value: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

@@ -1,0 +1,10 @@
+"""The paths of the dialect's endpoints."""
+
+from __future__ import annotations
+
+COMPLETION = "/completion"
+COMPLETIONS = "/completions"
+"""Another name of the same."""
+TEMPLATE = "/apply-template"
+PROPS = "/props"
+"""Short for properties."""
