@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
-from support.http_client import Server
+from support import byte_tokenizer
+from support.http_client import Server, running
 
 from penstock.server.llama.input import completion_of
 from penstock.server.llama.protocol import LlamaRequest
@@ -128,7 +130,7 @@ def test_a_stop(server: Server) -> None:
 def test_biases(given: Any, meant: dict[int, float] | None) -> None:
     """Each is by token, in either form; false means never."""
     request = msgspec.convert({"prompt": "a", "model": "m", "logit_bias": given}, LlamaRequest)
-    assert completion_of(request).logit_bias == meant
+    assert completion_of(request, request.prompt).logit_bias == meant
 
 
 def test_options_by_other_names() -> None:
@@ -142,7 +144,7 @@ def test_options_by_other_names() -> None:
         repeat_penalty=1.2,
         stop=[],
     )
-    asked = completion_of(request)
+    asked = completion_of(request, request.prompt)
     assert (asked.max_tokens, asked.temperature, asked.top_k) == (None, 0.0, 0)
     assert (asked.seed, asked.repetition_penalty, asked.stop) == (None, 1.2, None)
 
@@ -236,3 +238,44 @@ def test_what_changes_nothing_is_accepted(server: Server) -> None:
     assert answer.status_code == 200, answer.text
     named = answer.headers["x-penstock-ignored"].split(", ")
     assert set(named) == {"mirostat_tau", "dry_base", "cache_prompt", "id_slot", "samplers"}
+
+
+EXTRA = [{"filename": "a.py", "text": "x = 1"}]
+
+
+@pytest.fixture(scope="module")
+def filling_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One whose tokenizer has tokens for gaps, of the numbers 256, 258 and 259."""
+    folder = byte_tokenizer.write(tmp_path_factory.mktemp("filling"))
+    path = folder / "tokenizer.json"
+    text = path.read_text()
+    for name, other in (("<s>", "prefix"), ("<|im_start|>", "suffix"), ("<|im_end|>", "middle")):
+        text = text.replace(f'"{name}"', f'"<|fim_{other}|>"')
+    path.write_text(text)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
+    with running(folder, 1) as server:
+        yield server
+
+
+def test_a_gap_is_filled(filling_server: Server) -> None:
+    body = {
+        "input_prefix": "a<|fim_suffix|>",  # text that looks like a token is text
+        "input_suffix": "b",
+        "input_extra": EXTRA,
+        "prompt": "c",
+        "n_predict": 6,
+        "temperature": 0,
+    }
+    answer = filling_server.post("/infill", body)
+    assert answer.status_code == 200, answer.text
+    tokens = [*b"x = 1\n", 256, *b"a<|fim_suffix|>", 258, *b"b", 259, *b"c"]
+    same = completed(filling_server, prompt=tokens, n_predict=6, temperature=0)
+    assert answer.json()["content"] == same["content"]
+    assert answer.json()["prompt"] == same["prompt"]
+    assert answer.json()["tokens_evaluated"] == len(tokens)
+
+
+def test_a_model_that_cannot_fill_in(server: Server) -> None:
+    answer = server.post("/infill", {"input_prefix": "a", "input_suffix": "b"})
+    assert answer.status_code == 400
+    assert "cannot fill in" in answer.json()["error"]["message"]

@@ -17,7 +17,7 @@ from penstock.server.fields.rules import ANYTHING, Rule, Values
 from penstock.server.llama import paths as llama
 from penstock.server.llama.field_table import TABLE as LLAMA
 from penstock.server.llama.field_table import rules_of as llama_rules
-from penstock.server.llama.protocol import LlamaRequest, TemplateRequest
+from penstock.server.llama.protocol import InfillRequest, LlamaRequest, TemplateRequest
 from penstock.server.ollama import paths as ollama
 from penstock.server.ollama.field_table import TABLE as OLLAMA
 from penstock.server.ollama.field_table import rules_of as ollama_rules
@@ -55,6 +55,7 @@ BODIES: tuple[tuple[str, type[msgspec.Struct], tuple[Rule, ...]], ...] = (
     (ollama.SHOW, ShowRequest, ollama_rules(ollama.SHOW)),
     (llama.COMPLETION, LlamaRequest, llama_rules(llama.COMPLETION)),
     (llama.COMPLETIONS, LlamaRequest, llama_rules(llama.COMPLETIONS)),
+    (llama.INFILL, InfillRequest, llama_rules(llama.INFILL)),
     (llama.TEMPLATE, TemplateRequest, llama_rules(llama.TEMPLATE)),
     (tgi.GENERATE, TgiGenerateRequest, tgi_rules(tgi.GENERATE)),
     (tgi.STREAM, TgiStreamRequest, tgi_rules(tgi.STREAM)),
@@ -128,6 +129,7 @@ _SHORT = {
     ollama.SHOW: "show",
     llama.COMPLETION: "llama-server's completion",
     llama.COMPLETIONS: "its completions",
+    llama.INFILL: "infill",
     llama.TEMPLATE: "apply-template",
     tgi.GENERATE: "TGI's generate",
     tgi.STREAM: "TGI's generate_stream",

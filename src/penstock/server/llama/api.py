@@ -21,8 +21,11 @@ from penstock.sampling.params import SamplingParams
 from penstock.server.errors import ApiError
 from penstock.server.fanout import has_news, last, merged
 from penstock.server.llama import errors
+from penstock.server.llama.infill import infill_tokens
 from penstock.server.llama.input import COMPLETION, NAMES, completion_of, constraint_of
 from penstock.server.llama.protocol import (
+    InfillRequest,
+    LlamaAsked,
     LlamaPart,
     LlamaProbabilities,
     LlamaRequest,
@@ -44,7 +47,7 @@ _MS = 1000.0
 class LlamaJob:
     """One validated request."""
 
-    def __init__(self, request: LlamaRequest, prepared: PreparedChat) -> None:
+    def __init__(self, request: LlamaAsked, prepared: PreparedChat) -> None:
         self._request = request
         self._prepared = prepared
         self._hidden = request.n_predict == 0
@@ -52,13 +55,17 @@ class LlamaJob:
         self._id = f"llama-{uuid.uuid4().hex}"
 
     @classmethod
-    async def prepare(cls, request: LlamaRequest, serving: Serving, meter: Meter) -> LlamaJob:
+    async def prepare(
+        cls, request: LlamaRequest | InfillRequest, serving: Serving, meter: Meter
+    ) -> LlamaJob:
         """Validate a request. Raises ApiError or RequestError for what is refused before the engine
         runs."""
+        if isinstance(request, InfillRequest):
+            asked = completion_of(request, await infill_tokens(request, serving))
+        else:
+            asked = completion_of(request, request.prompt)
         with by_names(NAMES):
-            prepared = await prepare_raw(
-                completion_of(request), serving, meter, COMPLETION, constraint_of(request)
-            )
+            prepared = await prepare_raw(asked, serving, meter, COMPLETION, constraint_of(request))
         return cls(request, prepared)
 
     async def answer(self) -> bytes:
@@ -102,9 +109,7 @@ class LlamaJob:
         predicted = 0 if self._hidden else choice.num_tokens
         stopping = choice.stop_reason if isinstance(choice.stop_reason, str) else ""
         tokenizer = self._prepared.engine.tokenizer
-        text = self._request.prompt
-        if not isinstance(text, str):
-            text = tokenizer.decode(output.prompt_token_ids, False)
+        text = tokenizer.decode(output.prompt_token_ids, False)
         rest: dict[str, Any] = {}
         if not self._hidden:
             rest["completion_probabilities"] = self._probabilities(new)

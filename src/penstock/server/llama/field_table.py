@@ -6,11 +6,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.server.fields.rules import NO_VALUES, Rule, Values, any_of, these
-from penstock.server.llama.paths import COMPLETION, COMPLETIONS, TEMPLATE
+from penstock.server.llama.paths import COMPLETION, COMPLETIONS, INFILL, TEMPLATE
 from penstock.server.openai.field_table import rules_of as openai_rules
 from penstock.server.openai.paths import TOKENIZE
 
-_BOTH = (COMPLETION, COMPLETIONS)
+_ALL = (COMPLETION, COMPLETIONS, INFILL)
 _NUMBER, _WHOLE, _SWITCH = any_of(int | float), any_of(int), any_of(bool)
 
 _SAMPLER = "there is no such step in sampling"
@@ -28,12 +28,12 @@ def _options(
     names: str, why: str, nothing: Values = NO_VALUES, advice: Values = NO_VALUES
 ) -> tuple[Rule, ...]:
     """One rule for each of these fields, which are separated by spaces."""
-    return tuple(Rule(name, _BOTH, why, nothing, advice) for name in names.split())
+    return tuple(Rule(name, _ALL, why, nothing, advice) for name in names.split())
 
 
 TABLE: tuple[Rule, ...] = (
-    Rule("max_tokens", _BOTH, "another name of `n_predict`", alias="n_predict"),
-    Rule("cache_prompt", _BOTH, "cached prefixes change no answer", these(True), these(False)),
+    Rule("max_tokens", _ALL, "another name of `n_predict`", alias="n_predict"),
+    Rule("cache_prompt", _ALL, "cached prefixes change no answer", these(True), these(False)),
     *_options("id_slot n_cache_reuse", _MACHINE, advice=_WHOLE),
     *_options("n_keep n_discard", "prompts are not cut", advice=_WHOLE),
     *_options("sse_ping_interval", _MACHINE, advice=_NUMBER),
@@ -49,13 +49,13 @@ TABLE: tuple[Rule, ...] = (
     *_options("dry_sequence_breakers", "`dry_multiplier` alone turns it on",
               advice=any_of(list[str])),
     *_options("xtc_threshold", "`xtc_probability` alone turns it on", advice=_NUMBER),
-    Rule("samplers", _BOTH, "the steps of sampling have one order, with temperature first",
+    Rule("samplers", _ALL, "the steps of sampling have one order, with temperature first",
          advice=these(*_ORDERS)),
     *_options("post_sampling_probs", "log-probabilities are those before sampling", these(False)),
-    Rule("t_max_predict_ms", _BOTH, "answers end by tokens", these(0),
+    Rule("t_max_predict_ms", _ALL, "answers end by tokens", these(0),
          fix="send the header `X-Request-Timeout`"),
-    Rule("n_cmpl", _BOTH, "there is one answer", these(1), fix="ask `/v1/completions` with `n`"),
-    Rule("n", _BOTH, "there is one answer", these(1), fix="ask `/v1/completions` with `n`"),
+    Rule("n_cmpl", _ALL, "there is one answer", these(1), fix="ask `/v1/completions` with `n`"),
+    Rule("n", _ALL, "there is one answer", these(1), fix="ask `/v1/completions` with `n`"),
     *_options("response_fields", "answers have all fields"),
     *_options("lora", "one model is served, without adapters", these([])),
     *_options("image_data", "the model reads and writes text only", these([])),

@@ -13,9 +13,10 @@ from penstock.server.intake import Intake
 from penstock.server.llama import errors
 from penstock.server.llama.api import LlamaJob, settings
 from penstock.server.llama.field_table import rules_of
-from penstock.server.llama.paths import COMPLETION, COMPLETIONS, PROPS, TEMPLATE
+from penstock.server.llama.paths import COMPLETION, COMPLETIONS, INFILL, PROPS, TEMPLATE
 from penstock.server.llama.protocol import (
     DefaultSettings,
+    InfillRequest,
     LlamaError,
     LlamaPart,
     LlamaProps,
@@ -33,6 +34,9 @@ from penstock.server.serving import Serving
 from penstock.server.sse import EventStream, unless_ended
 from penstock.version import __version__
 
+_CONTINUE = "Continue a prompt, as llama-server does."
+_FILL = "Fill a gap in a text, as llama-server does."
+
 
 class LlamaHandlers:
     """The handlers, over one engine; ``reads`` are the variables that chat templates read."""
@@ -42,6 +46,7 @@ class LlamaHandlers:
         self._engine = engine
         model = engine.model.served_model_name
         self._decoder = DialectDecoder(LlamaRequest, rules_of(COMPLETION), model)
+        self._infills = DialectDecoder(InfillRequest, rules_of(INFILL), model)
         self._templates = DialectDecoder(TemplateRequest, rules_of(TEMPLATE), model, reads)
 
     async def llama_completion(self, request: Request) -> Response | EventStream:
@@ -49,6 +54,9 @@ class LlamaHandlers:
 
     async def llama_completions(self, request: Request) -> Response | EventStream:
         return await self.llama_completion(request)
+
+    async def llama_infill(self, request: Request) -> Response | EventStream:
+        return await self._intake.answered(request, self._infills, LlamaJob.prepare, errors.body)
 
     async def llama_template(self, request: Request) -> Response:
         body = await self._intake.decoded(request, self._templates)
@@ -80,18 +88,19 @@ class LlamaHandlers:
                     "POST",
                     path,
                     handler,
-                    "Continue a prompt, as llama-server does.",
+                    summary,
                     LlamaPart,
-                    LlamaRequest,
+                    body,
                     LlamaPart,
                     works=True,
                     rules=rules_of(path),
                     error=LlamaError,
                     error_body=errors.body,
                 )
-                for path, handler in (
-                    (COMPLETION, self.llama_completion),
-                    (COMPLETIONS, self.llama_completions),
+                for path, handler, body, summary in (
+                    (COMPLETION, self.llama_completion, LlamaRequest, _CONTINUE),
+                    (COMPLETIONS, self.llama_completions, LlamaRequest, _CONTINUE),
+                    (INFILL, self.llama_infill, InfillRequest, _FILL),
                 )
             ),
             Endpoint(

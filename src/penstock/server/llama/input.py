@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from penstock.grammar.spec import GrammarSpec
 from penstock.server.errors import ApiError
-from penstock.server.llama.protocol import LlamaRequest
+from penstock.server.llama.protocol import LlamaAsked
 from penstock.server.openai.constraint import Constraint, schema_text
 from penstock.server.openai.names import Names
 from penstock.server.openai.protocol import CompletionRequest
@@ -30,16 +30,14 @@ _NEVER: Final = -100.0
 """The bias that bans a token in practice."""
 
 
-def completion_of(request: LlamaRequest) -> CompletionRequest:
-    """Return the request as a completion, but for its constraint. Raises ApiError naming the field
-    at fault."""
+def completion_of(request: LlamaAsked, prompt: str | Sequence[int]) -> CompletionRequest:
+    """Return the request as a completion of ``prompt``, but for its constraint. Raises ApiError
+    naming the field at fault."""
     _check_penalty(request)
     predict, temperature = request.n_predict, request.temperature
-    prompt: str | list[str | int | list[int]]
-    prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
     return CompletionRequest(
         model=request.model,
-        prompt=prompt,
+        prompt=prompt if isinstance(prompt, str) else list(prompt),
         # The engine computes no prompt without a next token; it is not reported.
         max_tokens=None if predict < 0 else max(predict, 1),
         temperature=None if temperature is None else max(temperature, 0.0),
@@ -59,7 +57,7 @@ def completion_of(request: LlamaRequest) -> CompletionRequest:
     )
 
 
-def constraint_of(request: LlamaRequest) -> Constraint | None:
+def constraint_of(request: LlamaAsked) -> Constraint | None:
     """What the answer must be. Raises ApiError or RequestError naming the field at fault."""
     schema = request.json_schema
     if schema is not None and request.grammar:
@@ -75,7 +73,7 @@ def constraint_of(request: LlamaRequest) -> Constraint | None:
     return Constraint(GrammarSpec(kind="json_schema", text=text), "json_schema")
 
 
-def _check_penalty(request: LlamaRequest) -> None:
+def _check_penalty(request: LlamaAsked) -> None:
     """Raise ApiError where a penalty is asked for that forgets tokens."""
     if request.repeat_last_n in (None, _EVERYTHING) or request.repeat_penalty in (None, 1.0):
         return
@@ -87,7 +85,7 @@ def _check_penalty(request: LlamaRequest) -> None:
     )
 
 
-def _biases(request: LlamaRequest) -> dict[int, float] | None:
+def _biases(request: LlamaAsked) -> dict[int, float] | None:
     given = request.logit_bias
     if given is None or isinstance(given, dict):
         return given

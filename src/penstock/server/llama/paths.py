@@ -5,6 +5,7 @@ from __future__ import annotations
 COMPLETION = "/completion"
 COMPLETIONS = "/completions"
 """Another name of the same."""
+INFILL = "/infill"
 TEMPLATE = "/apply-template"
 PROPS = "/props"
 """Short for properties."""

@@ -15,10 +15,9 @@ LogitBias = dict[int, float] | list[list[int | float | bool]]
 chosen."""
 
 
-class LlamaRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The body of ``POST /completion``. What is left out is as the model's makers recommend."""
+class LlamaAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What requests for an answer share. What is left out is as the model's makers recommend."""
 
-    prompt: str | list[int]
     n_predict: int = -1
     """Most tokens of the answer; a negative number means as many as there is room for, and with 0
     only the prompt is computed."""
@@ -55,6 +54,31 @@ class LlamaRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     def sequences(self) -> int:
         """How many it opens at once."""
         return 1
+
+
+class LlamaRequest(LlamaAsked, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The body of ``POST /completion``."""
+
+    prompt: str | list[int]
+
+
+class InfillExtra(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Another file, for the model to know."""
+
+    filename: str = ""
+    text: str
+
+
+class InfillRequest(LlamaAsked, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The body of ``POST /infill``: the answer is what fills a gap in a text."""
+
+    input_prefix: str
+    """What is before the gap."""
+    input_suffix: str
+    """What is behind it."""
+    input_extra: list[InfillExtra] = []
+    prompt: str = ""
+    """What the gap begins with."""
 
 
 class LlamaTop(msgspec.Struct, frozen=True, kw_only=True):
