@@ -182,6 +182,17 @@ def test_the_server_is_told_of(server: Server) -> None:
     assert props["default_generation_settings"]["n_ctx"] == 512
     assert props["model_alias"] == "fake"
     assert "im_start" in props["chat_template"]
+    slots = server.http.get("/slots", params={"fail_on_no_slot": 1}).json()
+    assert [each["id"] for each in slots] == list(range(props["total_slots"]))
+    assert {each["n_ctx"] for each in slots} == {512}
+
+
+def test_a_slot_is_taken_while_an_answer_is_made(server: Server) -> None:
+    body = {"prompt": "Hi", "stream": True}
+    with server.http.stream("POST", "/completion", json=body) as answer:
+        next(answer.iter_lines())
+        slots = server.http.get("/slots").json()
+    assert [each["is_processing"] for each in slots].count(True) >= 1
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,7 @@ ASKED: list[tuple[str, str, Any]] = [
     ("post", "/completions", {"prompt": [97], "n_predict": 2, "logit_bias": [[98, False]]}),
     ("post", "/apply-template", {"messages": MESSAGES["messages"]}),
     ("get", "/props", None),
+    ("get", "/slots", None),
     ("post", "/generate", {"inputs": "a", "parameters": {"max_new_tokens": 2}}),
     (
         "post",

@@ -53,7 +53,7 @@ class Endpoint:
     error_body: Callable[[ApiError], bytes] = ApiError.json
     """Writes that JSON."""
     listed: bool = False
-    """Whether the JSON response is a list of one answer."""
+    """Whether the JSON response is a list of such answers."""
 
 
 def document(
@@ -163,9 +163,8 @@ def _answer(endpoint: Endpoint) -> Schema:
         return {"description": "The answer.", "content": content}
     answer = _json("The answer.", endpoint.answer)
     if endpoint.listed:
-        one: Schema = {"type": "array", "minItems": 1, "maxItems": 1}
         json = answer["content"]["application/json"]
-        json["schema"] = {**one, "items": json["schema"]}
+        json["schema"] = {"type": "array", "minItems": 1, "items": json["schema"]}
     if endpoint.event is not None:
         answer["content"]["text/event-stream"] = {"schema": _event(endpoint.event, endpoint.error)}
     if endpoint.stream is not None:

@@ -8,12 +8,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.server.engine import Engine
+from penstock.server.errors import RETRY_AFTER_S, unavailable
 from penstock.server.intake import Intake
 from penstock.server.llama import errors
 from penstock.server.llama.api import LlamaJob, settings
 from penstock.server.llama.field_table import rules_of
-from penstock.server.llama.paths import COMPLETION, COMPLETIONS, INFILL, PROPS, TEMPLATE
+from penstock.server.llama.paths import COMPLETION, COMPLETIONS, INFILL, PROPS, SLOTS, TEMPLATE
 from penstock.server.llama.protocol import (
     DefaultSettings,
     InfillRequest,
@@ -21,6 +21,7 @@ from penstock.server.llama.protocol import (
     LlamaPart,
     LlamaProps,
     LlamaRequest,
+    LlamaSlot,
     TemplatePrompt,
     TemplateRequest,
 )
@@ -32,16 +33,19 @@ from penstock.server.openai.template_reads import TemplateReads
 from penstock.server.openapi import Endpoint
 from penstock.server.serving import Serving
 from penstock.server.sse import EventStream, unless_ended
+from penstock.server.supervisor import Supervisor
 from penstock.version import __version__
 
 _CONTINUE = "Continue a prompt, as llama-server does."
+_FAIL = "fail_on_no_slot"
+"""The query parameter by which a client learns from the status whether a request would wait."""
 _FILL = "Fill a gap in a text, as llama-server does."
 
 
 class LlamaHandlers:
     """The handlers, over one engine; ``reads`` are the variables that chat templates read."""
 
-    def __init__(self, intake: Intake, engine: Engine, reads: TemplateReads) -> None:
+    def __init__(self, intake: Intake, engine: Supervisor, reads: TemplateReads) -> None:
         self._intake = intake
         self._engine = engine
         model = engine.model.served_model_name
@@ -73,6 +77,7 @@ class LlamaHandlers:
                 default_generation_settings=DefaultSettings(
                     n_ctx=model.lengths.max_model_len, params=settings(params, -1)
                 ),
+                total_slots=self._slots,
                 model_alias=model.served_model_name,
                 chat_template=tokenizer.settings.chat_templates.get("default", ""),
                 bos_token="" if bos is None else tokenizer.token_text(bos),
@@ -80,6 +85,21 @@ class LlamaHandlers:
                 build_info=f"penstock {__version__}",
             )
         )
+
+    async def llama_slots(self, request: Request) -> Response:
+        total, open_ones = self._slots, self._engine.llm.open_sequences.count
+        if request.query_params.get(_FAIL) == "1" and open_ones >= total:
+            raise unavailable(
+                f"all {total} sequences that may run are in use", "no_slot", RETRY_AFTER_S
+            )
+        context = self._engine.model.lengths.max_model_len
+        slots = [LlamaSlot(id=i, n_ctx=context, is_processing=i < open_ones) for i in range(total)]
+        return Response(msgspec.json.encode(slots), media_type="application/json")
+
+    @property
+    def _slots(self) -> int:
+        """How many sequences run at once; others wait."""
+        return self._engine.max_sequences - self._engine.setup.max_waiting
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -120,6 +140,17 @@ class LlamaHandlers:
                 self.llama_props,
                 "The model and its defaults, as llama-server tells them.",
                 LlamaProps,
+            ),
+            Endpoint(
+                "GET",
+                SLOTS,
+                self.llama_slots,
+                "The room for sequences that run, as llama-server tells of it.",
+                LlamaSlot,
+                query={_FAIL: {"enum": ["0", "1"]}},
+                error=LlamaError,
+                error_body=errors.body,
+                listed=True,
             ),
         ]
 

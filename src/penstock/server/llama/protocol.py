@@ -201,6 +201,8 @@ class LlamaProps(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of ``GET /props``."""
 
     default_generation_settings: DefaultSettings
+    total_slots: int
+    """Sequences that run at once."""
     model_alias: str
     chat_template: str
     bos_token: str
@@ -208,3 +210,12 @@ class LlamaProps(msgspec.Struct, frozen=True, kw_only=True):
     modalities: LlamaModalities = LlamaModalities()
     build_info: str
     is_sleeping: bool = False
+
+
+class LlamaSlot(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of ``GET /slots``: room for one sequence that runs. Which of them has it is no
+    matter."""
+
+    id: int
+    n_ctx: int
+    is_processing: bool
