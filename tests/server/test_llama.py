@@ -254,14 +254,17 @@ def test_what_changes_nothing_is_accepted(server: Server) -> None:
 EXTRA = [{"filename": "a.py", "text": "x = 1"}]
 
 
-@pytest.fixture(scope="module")
-def filling_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(scope="module", params=["<|fim_{}|>", "[{}]"])
+def filling_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     """One whose tokenizer has tokens for gaps, of the numbers 256, 258 and 259."""
     folder = byte_tokenizer.write(tmp_path_factory.mktemp("filling"))
     path = folder / "tokenizer.json"
     text = path.read_text()
     for name, other in (("<s>", "prefix"), ("<|im_start|>", "suffix"), ("<|im_end|>", "middle")):
-        text = text.replace(f'"{name}"', f'"<|fim_{other}|>"')
+        mark = request.param.format(other if "fim" in request.param else other.upper())
+        text = text.replace(f'"{name}"', f'"{mark}"')
     path.write_text(text)
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
     with running(folder, 1) as server:
@@ -269,8 +272,10 @@ def filling_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]
 
 
 def test_a_gap_is_filled(filling_server: Server) -> None:
+    """Names of the tokens in what a client writes are text."""
+    text = "a<|fim_suffix|>[SUFFIX]"
     body = {
-        "input_prefix": "a<|fim_suffix|>",  # text that looks like a token is text
+        "input_prefix": text,
         "input_suffix": "b",
         "input_extra": EXTRA,
         "prompt": "c",
@@ -279,7 +284,10 @@ def test_a_gap_is_filled(filling_server: Server) -> None:
     }
     answer = filling_server.post("/infill", body)
     assert answer.status_code == 200, answer.text
-    tokens = [*b"x = 1\n", 256, *b"a<|fim_suffix|>", 258, *b"b", 259, *b"c"]
+    if answer.json()["prompt"].startswith("x = 1\n[SUFFIX]"):
+        tokens = [*b"x = 1\n", 258, *b"b", 256, *text.encode(), *b"c"]
+    else:
+        tokens = [*b"x = 1\n", 256, *text.encode(), 258, *b"b", 259, *b"c"]
     same = completed(filling_server, prompt=tokens, n_predict=6, temperature=0)
     assert answer.json()["content"] == same["content"]
     assert answer.json()["prompt"] == same["prompt"]

@@ -15,19 +15,17 @@ from penstock.server.llama.protocol import InfillRequest
 from penstock.server.serving import Serving
 from penstock.tokenizer import Tokenizer
 
-_MARKS: Final = (
+_MARKS: Final[tuple[tuple[str, str, str | None], ...]] = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
     ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
     ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # noqa: RUF001
     ("▁<PRE>", "▁<SUF>", "▁<MID>"),
     ("<PRE>", "<SUF>", "<MID>"),
-    ("[PREFIX]", "[SUFFIX]", "[MIDDLE]"),
+    ("[PREFIX]", "[SUFFIX]", None),
 )
 """What stands before the prefix, before the suffix, and before what is between, by families of
-models."""
-_SUFFIX_FIRST: Final = "[SUFFIX]"
-"""The mark of models whose prompts begin with the suffix, as Codestral's do."""
+models. None: the suffix comes first, and what is between follows the prefix."""
 _FILES: Final = ("<|file_sep|>", "<file_sep>")
 """What stands before the name of each file."""
 
@@ -44,14 +42,12 @@ class _Gap:
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> _Gap:
         """Raises ApiError for a tokenizer that has no such tokens."""
-        for names in _MARKS:
-            prefix, suffix, middle = map(tokenizer.token_id, names)
-            if prefix is None or suffix is None:
+        for before, behind, between in _MARKS:
+            prefix, suffix = tokenizer.token_id(before), tokenizer.token_id(behind)
+            middle = None if between is None else tokenizer.token_id(between)
+            if prefix is None or suffix is None or (between is not None and middle is None):
                 continue
-            if names[1] == _SUFFIX_FIRST:
-                return cls(prefix, suffix, None)
-            if middle is not None:
-                return cls(prefix, suffix, middle)
+            return cls(prefix, suffix, middle)
         raise ApiError(
             400,
             "the model cannot fill in: its tokenizer has no tokens for what is before and behind a "
