@@ -26,6 +26,9 @@ class Sdk(Client):
     serve: tuple[str, ...] = ()
     tools: bool = True
     npm: bool = False
+    offline: bool = True
+    """Whether it is told to ask nobody but the server; the hub's own client then asks not even
+    that."""
 
     def run(self, job: Job) -> Outcome:
         runner = "node" if self.npm else "python"
@@ -33,7 +36,15 @@ class Sdk(Client):
         if self.npm:  # node looks for packages beside the program
             file = job.environment.folder / self.program
             file.write_text((PROGRAMS / self.program).read_text())
-        text = job.call(runner, str(file), job.server.url, job.model, ORIGIN, may_fail=True)
+        text = job.call(
+            runner,
+            str(file),
+            job.server.url,
+            job.model,
+            ORIGIN,
+            may_fail=True,
+            offline=self.offline,
+        )
         rows: list[Figures] = []
         for line in text.splitlines():
             if line.startswith('{"what"'):
@@ -83,6 +94,14 @@ SDKS = (
         "tritonclient_grpc_program.py",
         serve=("--grpc-port", str(GRPC_PORT)),
     ),
+    Sdk(
+        "tgi-hub",
+        ("huggingface_hub", "pydantic"),
+        ("huggingface_hub",),
+        "tgi_hub_program.py",
+        offline=False,
+    ),
+    Sdk("tgi", ("text-generation",), ("text-generation",), "tgi_program.py"),
     Sdk(
         "openai-node",
         ("openai",),

@@ -29,8 +29,9 @@ def tokens_of(server: Server, **body: Any) -> dict[str, Any]:
 def text_of(server: Server, tokens: list[int], **body: Any) -> str:
     response = server.post("/detokenize", {"tokens": tokens, **body})
     assert response.status_code == 200, response.text
-    assert set(response.json()) == {"prompt"}
+    assert set(response.json()) == {"prompt", "content"}
     text: str = response.json()["prompt"]
+    assert response.json()["content"] == text
     return text
 
 
@@ -46,6 +47,23 @@ def test_a_text_there_and_back(server: Server) -> None:
 def test_token_strings(server: Server) -> None:
     answer = tokens_of(server, prompt="aü<s>", return_token_strs=True)
     assert answer["token_strs"] == ["a", "\ufffd", "\ufffd", "<s>"]
+
+
+def test_a_text_as_llama_server_has_it(server: Server) -> None:
+    assert tokens_of(server, content="a<s>")["tokens"] == [97, 256]
+    assert tokens_of(server, content="a<s>", parse_special=False)["tokens"] == [*b"a<s>"]
+    pieces = tokens_of(server, content="aü", with_pieces=True)["tokens"]
+    assert pieces == [
+        {"id": 97, "piece": "a"},
+        {"id": 195, "piece": [195]},
+        {"id": 188, "piece": [188]},
+    ]
+    for body in (
+        {"content": "a", "prompt": "a"},
+        {"content": "a", "add_special_tokens": True},
+        {"prompt": "a", "with_pieces": True},
+    ):
+        assert server.post("/tokenize", body).status_code == 400, body
 
 
 def test_messages_are_tokenized_as_a_chat_is(server: Server) -> None:

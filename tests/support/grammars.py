@@ -81,6 +81,14 @@ FINITE = [
         GrammarSpec(kind="lark", text='start: p ("," p)?\np: "(" N "|" N ")"\nN: /[0-9]{1,2}/'),
         regex(r"\([0-9]{1,2}\|[0-9]{1,2}\)(,\([0-9]{1,2}\|[0-9]{1,2}\))?").holds,
     ),
+    Language(
+        GrammarSpec(
+            kind="gbnf",
+            text='# A list.\nroot ::= item ("," item){0,2} "\\n"?\n'
+            'item ::= "\\"" [a-c_] "\\"" |\n  digit{1,2}\ndigit ::= [0-9]\n',
+        ),
+        regex(r'("[a-c_]"|[0-9]{1,2})(,("[a-c_]"|[0-9]{1,2})){0,2}\n?').holds,
+    ),
 ]
 """One of each kind, none of which goes on for ever."""
 

@@ -35,6 +35,7 @@ _NAMES: dict[Kind, str] = {
     "json_schema": "JSON schema",
     "regex": "regular expression",
     "lark": "grammar",
+    "gbnf": "grammar",
     "choice": "list of choices",
 }
 
@@ -78,6 +79,8 @@ def lark_of(spec: GrammarSpec, param: str) -> str:
             return _OPTIONS + str(wrapped["grammars"][0]["lark_grammar"])
         case "choice":
             return f"{_OPTIONS}start: {_alternatives(text, param)}"
+        case "gbnf":
+            return _OPTIONS + _of_gbnf(text, param)
         case "lark":
             if not text.strip():
                 raise RequestError("the grammar is empty; it must have a rule named start", param)
@@ -88,6 +91,19 @@ def lark_of(spec: GrammarSpec, param: str) -> str:
                     param,
                 )
             return text if text.lstrip().startswith("%llguidance") else _OPTIONS + text
+
+
+def _of_gbnf(text: str, param: str) -> str:
+    """A grammar in llama.cpp's notation, in Lark's. Its first rule is named ``root``."""
+    from llguidance.gbnf_to_lark import gbnf_to_lark  # only now, as above
+
+    try:
+        # llguidance's own options are in the first line.
+        return gbnf_to_lark(text).partition("\n")[2]
+    except RecursionError:
+        raise RequestError("the grammar is nested too deeply; simplify it", param) from None
+    except Exception as error:  # for most faults it is this very class
+        raise RequestError(f"the grammar is not GBNF: {readable(str(error))}", param) from None
 
 
 _RULE_TEMPERATURE = re.compile(r"^[ \t]*\w+[ \t]*\[[^\]\n]*\btemperature\b", re.MULTILINE)

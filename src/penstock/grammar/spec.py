@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-Kind = Literal["json_object", "json_schema", "regex", "lark", "choice"]
+Kind = Literal["json_object", "json_schema", "regex", "lark", "gbnf", "choice"]
 
 
 class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,7 +16,7 @@ class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     text: str = ""
     """JSON of the schema (json_schema) or of a list of strings (choice); the regular expression;
-    the grammar in Lark's notation; empty for json_object."""
+    the grammar in Lark's notation or in llama.cpp's (gbnf); empty for json_object."""
 
 
 def text_without(words: Iterable[str]) -> GrammarSpec:

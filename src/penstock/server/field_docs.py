@@ -18,6 +18,10 @@ from penstock.server.kserve import paths as kserve
 from penstock.server.kserve.field_table import TABLE as KSERVE
 from penstock.server.kserve.field_table import rules_of as kserve_rules
 from penstock.server.kserve.protocol import InferRequest, TextRequest
+from penstock.server.llama import paths as llama
+from penstock.server.llama.field_table import TABLE as LLAMA
+from penstock.server.llama.field_table import rules_of as llama_rules
+from penstock.server.llama.protocol import InfillRequest, LlamaRequest, TemplateRequest
 from penstock.server.ollama import paths as ollama
 from penstock.server.ollama.field_table import TABLE as OLLAMA
 from penstock.server.ollama.field_table import rules_of as ollama_rules
@@ -35,6 +39,10 @@ from penstock.server.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSE
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
 from penstock.server.openai.responses.protocol import ResponseRequest
 from penstock.server.openai.tokenizing import TokenizeRequest
+from penstock.server.tgi import paths as tgi
+from penstock.server.tgi.field_table import TABLE as TGI
+from penstock.server.tgi.field_table import rules_of as tgi_rules
+from penstock.server.tgi.protocol import TgiGenerateRequest, TgiRequest, TgiStreamRequest
 
 BODIES: tuple[tuple[str, type[msgspec.Struct], tuple[Rule, ...]], ...] = (
     (COMPLETIONS, CompletionRequest, openai_rules(COMPLETIONS)),
@@ -52,10 +60,17 @@ BODIES: tuple[tuple[str, type[msgspec.Struct], tuple[Rule, ...]], ...] = (
     (kserve.GENERATE, TextRequest, kserve_rules(kserve.GENERATE)),
     (kserve.GENERATE_STREAM, TextRequest, kserve_rules(kserve.GENERATE_STREAM)),
     (kserve.INFER, InferRequest, kserve_rules(kserve.INFER)),
+    (llama.COMPLETION, LlamaRequest, llama_rules(llama.COMPLETION)),
+    (llama.COMPLETIONS, LlamaRequest, llama_rules(llama.COMPLETIONS)),
+    (llama.INFILL, InfillRequest, llama_rules(llama.INFILL)),
+    (llama.TEMPLATE, TemplateRequest, llama_rules(llama.TEMPLATE)),
+    (tgi.GENERATE, TgiGenerateRequest, tgi_rules(tgi.GENERATE)),
+    (tgi.STREAM, TgiStreamRequest, tgi_rules(tgi.STREAM)),
+    (tgi.EITHER, TgiRequest, tgi_rules(tgi.EITHER)),
 )
 """The endpoints, the structs of their bodies, and the rules for what these have not."""
 
-TABLE: tuple[Rule, ...] = (*OPENAI, *ANTHROPIC, *OLLAMA, *KSERVE)
+TABLE: tuple[Rule, ...] = (*OPENAI, *ANTHROPIC, *OLLAMA, *KSERVE, *LLAMA, *TGI)
 
 
 def markdown() -> str:
@@ -122,6 +137,13 @@ _SHORT = {
     kserve.GENERATE: "KServe's generate",
     kserve.GENERATE_STREAM: "generate_stream",
     kserve.INFER: "infer",
+    llama.COMPLETION: "llama-server's completion",
+    llama.COMPLETIONS: "its completions",
+    llama.INFILL: "infill",
+    llama.TEMPLATE: "apply-template",
+    tgi.GENERATE: "TGI's generate",
+    tgi.STREAM: "TGI's generate_stream",
+    tgi.EITHER: "TGI's root",
 }
 
 if __name__ == "__main__":

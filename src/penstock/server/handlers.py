@@ -20,6 +20,7 @@ from penstock.server.engine_events import EngineEvents
 from penstock.server.errors import RETRY_AFTER_S, unavailable
 from penstock.server.intake import Intake
 from penstock.server.kserve.handlers import KServeHandlers
+from penstock.server.llama.handlers import LlamaHandlers
 from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
 from penstock.server.model_card import model_card
 from penstock.server.observer import Observer
@@ -59,6 +60,7 @@ from penstock.server.status_structs import (
     Version,
 )
 from penstock.server.supervisor import Supervisor
+from penstock.server.tgi.handlers import TgiHandlers
 from penstock.server.workload import WorkloadReports
 from penstock.version import __version__
 
@@ -106,6 +108,8 @@ class Handlers:
         self.messages = MessageHandlers(self._intake, model, reads)
         self.ollama = OllamaHandlers(self._intake, engine, styles, reads)
         self.kserve = KServeHandlers(self._intake, engine, requests, self._counts)
+        self.llama = LlamaHandlers(self._intake, engine, reads)
+        self.tgi = TgiHandlers(self._intake, engine)
         self.prompt_keys = PromptKeys(
             serving,
             self._intake.bodies,

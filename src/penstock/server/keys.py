@@ -115,10 +115,11 @@ class KeyCheck:
     """ASGI middleware that checks the API key of each request."""
 
     def __init__(self, app: ASGIApp, keys: Keys, open_paths: Collection[str] = ()) -> None:
-        """``open_paths`` need no key either: files that are the same for everybody."""
+        """``open_paths`` need no key either, to be read: files that are the same for everybody.
+        What is sent to the same paths needs one."""
         self._app = app
         self._keys = keys
-        self._open = frozenset((*PUBLIC, *open_paths))
+        self._open = frozenset(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -131,7 +132,7 @@ class KeyCheck:
 
     def _check(self, scope: Scope) -> None:
         path, keys, request = scope["path"], self._keys, OpenRequest.of(scope)
-        if path in self._open:
+        if path in PUBLIC or (path in self._open and scope["method"] != "POST"):
             return
         request.caller = Caller(address_name(scope.get("client")), 1.0, keys.best_priority)
         admin = path == "/admin" or path.startswith("/admin/")

@@ -35,10 +35,8 @@ class Endpoint:
     """Struct of the JSON response; None means plain text, or nothing but events."""
     body: type[msgspec.Struct] | None = None
     event: type[msgspec.Struct] | None = None
-    """Struct of the data of one server-sent event: of those that a body can ask for, or of the
-    endpoint's only answer."""
-    list_of: bool = False
-    """Whether the JSON response is a list of such."""
+    """Struct of the data of one server-sent event: of those that a body can ask for, or, without
+    ``answer``, of the endpoint's only answer; that has an end where there is a body."""
     stream: type[msgspec.Struct] | None = None
     """Struct of a line, where the body can ask for a stream of lines of JSON."""
     lines: type[msgspec.Struct] | None = None
@@ -54,6 +52,8 @@ class Endpoint:
     """Struct of the JSON of a response that refuses a request."""
     error_body: Callable[[ApiError], bytes] = ApiError.json
     """Writes that JSON."""
+    listed: bool = False
+    """Whether the JSON response is a list of such answers."""
 
 
 def document(
@@ -149,6 +149,9 @@ def _operation(endpoint: Endpoint, keys_needed: bool, any_keys: bool) -> Schema:
 
 
 def _answer(endpoint: Endpoint) -> Schema:
+    if endpoint.answer is None and endpoint.event is not None and endpoint.body is not None:
+        content = {"text/event-stream": {"schema": _event(endpoint.event, endpoint.error)}}
+        return {"description": "The answer, as events.", "content": content}
     if endpoint.answer is None and endpoint.event is not None:
         content = {"text/event-stream": {"schema": _endless(endpoint.event, endpoint.error)}}
         until = "" if endpoint.works else ", until the client leaves or the server stops"
@@ -160,9 +163,9 @@ def _answer(endpoint: Endpoint) -> Schema:
         content = {"text/plain": {"schema": {"type": "string"}}}
         return {"description": "The answer.", "content": content}
     answer = _json("The answer.", endpoint.answer)
-    if endpoint.list_of:
-        listed = {"type": "array", "items": _reference(endpoint.answer)}
-        answer["content"]["application/json"] = {"schema": listed}
+    if endpoint.listed:
+        json = answer["content"]["application/json"]
+        json["schema"] = {"type": "array", "minItems": 1, "items": json["schema"]}
     if endpoint.event is not None:
         answer["content"]["text/event-stream"] = {"schema": _event(endpoint.event, endpoint.error)}
     if endpoint.stream is not None:
@@ -188,9 +191,9 @@ def _event(kind: type[msgspec.Struct], error: type[msgspec.Struct]) -> Schema:
     of_json = {"anyOf": [_reference(kind), _reference(error)]}
     return {
         "type": "object",
-        "description": f"With stream=true: events whose data is a {kind.__name__} in JSON, or an "
-        f"{error.__name__}, which is the last; of completions and chats that are complete the last "
-        "is [DONE].",
+        "description": "Where a stream is asked for: events whose data is a "
+        f"{kind.__name__} in JSON, or an {error.__name__}, which is the last; of completions and "
+        "chats that are complete the last is [DONE].",
         "properties": {
             "event": {"type": "string"},
             "data": {

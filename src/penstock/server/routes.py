@@ -92,6 +92,8 @@ def endpoints(handlers: Handlers) -> list[Endpoint]:
         *handlers.messages.endpoints(),
         *handlers.ollama.endpoints(),
         *kserve_endpoints(handlers.kserve),
+        *handlers.llama.endpoints(),
+        *handlers.tgi.endpoints(),
         Endpoint("GET", "/v1/models", handlers.models, "The model that is served.", ModelList),
         Endpoint("GET", "/v1/models/{model:path}", handlers.model, "The same by name.", ModelCard),
         Endpoint("GET", "/health", handlers.health, "Whether it lives.", Alive, access="public"),

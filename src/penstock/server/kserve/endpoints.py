@@ -57,7 +57,7 @@ def kserve_endpoints(of: KServeHandlers) -> list[Endpoint]:
              models.StatisticsOfModels),
         _get(MODEL, of.kserve_model, "The model's tensors.", models.ModelMetadata),
         _post(INDEX, of.kserve_index, "The models that there are: one.", models.RepositoryModel,
-              models.RepositoryQuery, list_of=True),
+              models.RepositoryQuery, listed=True),
         _post(LOAD, of.kserve_load, "Load the model, which is loaded.", models.RepositoryModel,
               models.RepositoryChange),
         _post(UNLOAD, of.kserve_unload, "Refused: the model stays.", models.RepositoryModel,
@@ -94,7 +94,7 @@ def _post(
     summary: str,
     answer: type[msgspec.Struct],
     body: type[msgspec.Struct],
-    list_of: bool = False,
+    listed: bool = False,
 ) -> Endpoint:
     return Endpoint(
         "POST",
@@ -103,7 +103,7 @@ def _post(
         summary,
         answer,
         body,
-        list_of=list_of,
+        listed=listed,
         error=InferenceError,
         error_body=errors.body,
     )

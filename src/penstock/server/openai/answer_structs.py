@@ -208,7 +208,7 @@ def completion_logprobs(
         tokens.append(_text(own))
         logprobs.append(own.logprob)
         by_text = {_text(own): own.logprob}
-        for _, entry in _likeliest(
+        for _, entry in likeliest(
             position, top
         ):  # of tokens that read the same, the likeliest stays
             by_text.setdefault(_text(entry), entry.logprob)
@@ -251,13 +251,13 @@ def chat_logprobs(
         token, own = next(iter(position.items()))
         tops = [
             TopLogprob(_text(entry), entry.logprob, list(tokenizer.pieces[other]))
-            for other, entry in _likeliest(position, top)
+            for other, entry in likeliest(position, top)
         ]
         content.append(ChatLogprob(_text(own), own.logprob, list(tokenizer.pieces[token]), tops))
     return ChatLogprobs(content)
 
 
-def _likeliest(position: PositionLogprobs, top: int) -> list[tuple[int, Logprob]]:
+def likeliest(position: PositionLogprobs, top: int) -> list[tuple[int, Logprob]]:
     """The ``top`` most likely entries; the chosen token is among them only if it is likely."""
     ranked = sorted(position.items(), key=lambda item: item[1].rank)
     return [item for item in ranked[:top] if item[1].rank <= top]

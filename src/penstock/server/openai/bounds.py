@@ -69,8 +69,11 @@ def _fields(model: ModelFacts) -> dict[str, Keywords]:
         "max_tokens": output,
         "max_completion_tokens": output,
         "max_output_tokens": output,
+        "max_new_tokens": output,
         "best_of": fields["n"],
         "top_logprobs": fields["logprobs"],
+        "top_n_tokens": fields["logprobs"],
+        "truncate": {"integer": {"minimum": 1, "maximum": _INT64}},
         "logit_bias": {
             "object": {
                 "propertyNames": digits,
@@ -169,6 +172,7 @@ _SOME: Schema = {"type": "integer", "minimum": 1}
 _PRESENT = {"type": ["string", "array"]}
 _NO_CALLS: Schema = {"enum": [None, []]}
 _CALL = ("call_id", "name", "arguments")
+_OF_CONTENT = ("content", "add_special", "parse_special", "with_pieces")
 _OF_ANSWERS = ("function_call", "reasoning", "reasoning_content", "refusal")
 _RULES: Mapping[str, list[Schema]] = {
     "CompletionRequest": [_STREAM_OPTIONS],
@@ -252,12 +256,21 @@ _RULES: Mapping[str, list[Schema]] = {
                 "add_generation_prompt",
                 "continue_final_message",
                 "chat_template_kwargs",
+                *_OF_CONTENT,
+            ),
+        ),
+        _rule({"messages": {"type": "array"}}, _absent(*_OF_CONTENT)),
+        _rule(
+            {"content": {"type": "string"}},
+            _absent(
+                *("add_special_tokens", "return_token_strs", "add_generation_prompt"),
+                *("continue_final_message", "chat_template_kwargs"),
             ),
         ),
         {
             "anyOf": [
                 {"properties": {field: {"not": {"type": "null"}}}, "required": [field]}
-                for field in ("prompt", "messages")
+                for field in ("prompt", "messages", "content")
             ]
         },
     ],

@@ -91,10 +91,12 @@ async def prepare_raw(
     meter: Meter,
     names: Names,
     to_the_end: bool = True,
+    asked: Constraint | None = None,
 ) -> PreparedChat:
     """Validate and tokenize one prompt that is continued as it is, for a dialect in which chats
     and completions have one form of answers. ``to_the_end``: without ``max_tokens`` an answer may
-    go on to the end of the context. Raises as :func:`prepare_chat`."""
+    go on to the end of the context. ``asked`` is a constraint that the request, which then has
+    none, could not say. Raises as :func:`prepare_chat`."""
     engine = serving.engine
     options = serving.caller.options(request)
     (prompt,) = await completion_tokens(request, serving)
@@ -104,7 +106,8 @@ async def prepare_raw(
             request, max_tokens=max(engine.model.lengths.room(len(prompt)), 1)
         )
     params = completion_params(limited, engine.model, len(prompt))
-    asked = asked_constraint(request, names)
+    if asked is None:
+        asked = asked_constraint(request, names)
     if asked is not None:
         await serving.grammars.check(asked.spec, asked.param, serving.caller.name)
         params = bound_by(params, asked.spec, engine.model)

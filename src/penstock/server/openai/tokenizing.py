@@ -1,4 +1,4 @@
-"""``POST /tokenize`` and ``POST /detokenize``, with vLLM's fields."""
+"""``POST /tokenize`` and ``POST /detokenize``, with vLLM's fields, and llama-server's."""
 
 from __future__ import annotations
 
@@ -32,11 +32,26 @@ class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, object] | None = None
 
+    # A text as llama-server has it.
+    content: str | None = None
+    add_special: bool | None = None
+    """``add_special_tokens`` for ``content``; the default is false."""
+    parse_special: bool | None = None
+    """Whether names of special tokens in ``content`` are these tokens; the default is true."""
+    with_pieces: bool | None = None
+    """Whether each token of ``content`` comes with its text."""
+
+
+class TokenPiece(msgspec.Struct, frozen=True, kw_only=True):
+    id: int
+    piece: str | list[int]
+    """The token's text, or its bytes where these are no text."""
+
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     max_model_len: int
-    tokens: list[int]
+    tokens: list[int | TokenPiece]
     token_strs: list[str] | None = None
     """Text of each token by itself, with U+FFFD for incomplete characters."""
 
@@ -49,12 +64,20 @@ class DetokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
 
 class Text(msgspec.Struct, frozen=True):
+    """A text, by the names that vLLM and llama-server have for it."""
+
     prompt: str
+    content: str
 
 
 async def tokenized(request: TokenizeRequest, serving: Serving) -> Tokens:
     """Raises ApiError or RequestError naming the field at fault."""
     engine, tenant = serving.engine, serving.caller.name
+    if request.content is not None:
+        return await _of_content(request, request.content, serving)
+    for name in _OF_CONTENT:
+        if getattr(request, name) is not None:
+            raise ApiError(400, f"{name} is only allowed with content", param=name)
     if (request.prompt is None) == (request.messages is None):
         raise ApiError(400, "give either prompt or messages", param="prompt")
     if request.messages is None:
@@ -82,9 +105,42 @@ async def tokenized(request: TokenizeRequest, serving: Serving) -> Tokens:
     return Tokens(
         count=len(tokens),
         max_model_len=engine.model.lengths.max_model_len,
-        tokens=tokens,
+        tokens=list(tokens),
         token_strs=texts,
     )
+
+
+_OF_CONTENT = ("add_special", "parse_special", "with_pieces")
+
+
+async def _of_content(request: TokenizeRequest, content: str, serving: Serving) -> Tokens:
+    engine = serving.engine
+    for field in msgspec.structs.fields(request):
+        name = field.name
+        if name not in ("model", "content", *_OF_CONTENT) and getattr(request, name) is not None:
+            raise ApiError(400, f"{name} is not allowed with content", param=name)
+    (tokens,) = await engine.inputs.encode(
+        [content],
+        params=["content"],
+        add_special_tokens=request.add_special is True,
+        parse_special=request.parse_special is not False,
+        tenant=serving.caller.name,
+    )
+    told: list[int | TokenPiece] = list(tokens)
+    if request.with_pieces:
+        pieces = engine.tokenizer.pieces
+        told = await asyncio.to_thread(
+            lambda: [TokenPiece(id=token, piece=_piece(pieces[token])) for token in tokens]
+        )
+    max_model_len = engine.model.lengths.max_model_len
+    return Tokens(count=len(tokens), max_model_len=max_model_len, tokens=told)
+
+
+def _piece(data: bytes) -> str | list[int]:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return list(data)
 
 
 async def detokenized(request: DetokenizeRequest, engine: Engine) -> Text:
@@ -101,4 +157,5 @@ async def detokenized(request: DetokenizeRequest, engine: Engine) -> Text:
     if bad is not None:
         check_token_ids(request.tokens[bad : bad + 1], vocab, f"tokens[{bad}]")
     skip = request.skip_special_tokens is True
-    return Text(await asyncio.to_thread(engine.tokenizer.decode, request.tokens, skip))
+    text = await asyncio.to_thread(engine.tokenizer.decode, request.tokens, skip)
+    return Text(text, text)

@@ -1,0 +1,1 @@
+"""The dialect of Hugging Face's Text Generation Inference: requests in, tokens out."""
