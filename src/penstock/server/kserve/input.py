@@ -51,7 +51,7 @@ class TextDecoder(BodyDecoder[TextRequest]):
 def merged(request: TextRequest) -> TextParameters:
     """The options of a request, from all places where they may stand. Raises ApiError where two
     disagree."""
-    found: dict[str, tuple[str, object]] = {}
+    found: dict[str, tuple[str, Any]] = {}
     for place, options in _places(request):
         for name in TextParameters.__struct_fields__:
             value = getattr(options, name)

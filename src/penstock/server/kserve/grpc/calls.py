@@ -106,7 +106,8 @@ async def items(queue: asyncio.Queue[T], working: asyncio.Future[None]) -> Async
     while True:
         getting = asyncio.ensure_future(queue.get())
         try:
-            await asyncio.wait({getting, working}, return_when=asyncio.FIRST_COMPLETED)
+            waited: set[asyncio.Future[Any]] = {getting, working}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             taken = getting.done()
         finally:
             getting.cancel()

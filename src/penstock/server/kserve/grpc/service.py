@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
 import grpc
@@ -21,7 +21,7 @@ from penstock.server.kserve.input import merged
 from penstock.server.kserve.protocol import GeneratedText, TextRequest
 from penstock.server.kserve.tensors import Inference
 
-Context = grpc.aio.ServicerContext[Any, Any]
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _Call = Callable[[Any, Caller], Awaitable[Any]]
 
 _PASSED: Final = frozenset(
