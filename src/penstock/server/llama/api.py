@@ -65,7 +65,8 @@ class LlamaJob:
         else:
             asked = completion_of(request, request.prompt)
         with by_names(NAMES):
-            prepared = await prepare_raw(asked, serving, meter, COMPLETION, constraint_of(request))
+            constraint = constraint_of(request)
+            prepared = await prepare_raw(asked, serving, meter, COMPLETION, asked=constraint)
         return cls(request, prepared)
 
     async def answer(self) -> bytes:

@@ -163,8 +163,8 @@ async def _prompt(body: TemplateRequest, serving: Serving) -> TemplatePrompt:
         add_generation_prompt=body.add_generation_prompt,
         chat_template_kwargs=body.chat_template_kwargs,
     )
-    engine = serving.engine
-    tokens = await chat_prompt(with_tools(chat), engine, tenant=serving.caller.name)
+    engine, tenant = serving.engine, serving.caller.name
+    tokens = await chat_prompt(with_tools(chat), engine, serving.styles, tenant=tenant)
     text = await asyncio.to_thread(engine.tokenizer.decode, tokens, False)
     return TemplatePrompt(prompt=text)
 
