@@ -63,21 +63,22 @@ class QuantizedModules:
 
     @property
     def _forms(self) -> tuple[MatrixFormat, ...]:
-        forms = (rule.form for rule in self.rules if rule.form is not None)
-        return tuple(in_blocks(form, self.in_blocks) for form in forms)
-
-    @property
-    def schemes(self) -> tuple[QuantScheme, ...]:
         """Those of matrices of layers: where an embedding or an output matrix has another, options
         say nothing of that."""
         outer = Modules(frozenset(filter(None, map(self.names.module, (_TABLE, _HEAD)))))
         forms = (rule.form for rule in self.rules if not rule.modules.within(outer))
-        schemes = (in_blocks(f, self.in_blocks).scheme for f in forms if f is not None)
+        return tuple(in_blocks(form, self.in_blocks) for form in forms if form is not None)
+
+    @property
+    def schemes(self) -> tuple[QuantScheme, ...]:
+        schemes = (form.scheme for form in self._forms)
         return tuple(dict.fromkeys(scheme for scheme in schemes if scheme is not None))
 
     @property
     def as_floats(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(str(form) for form in self._forms if form.scheme is None))
+        table = () if self.table is None else (in_blocks(self.table, self.in_blocks),)
+        forms = (*self._forms, *table)
+        return tuple(dict.fromkeys(str(form) for form in forms if form.scheme is None))
 
     @property
     def in_whole_blocks(self) -> bool:
@@ -88,7 +89,7 @@ class QuantizedModules:
 
     @property
     def any_order(self) -> bool:
-        return any(form.any_order for form in self._forms)
+        return any(rule.form is not None and rule.form.any_order for rule in self.rules)
 
     def limited(self, formats: Collection[str], rounded: bool) -> QuantizedModules:
         """As :class:`~penstock.models.quantized.QuantizedFormat` has it."""
