@@ -38,7 +38,7 @@ from penstock.weights.model_folder import load_model_spec
 pytestmark = needs_native
 
 DEPTHS = [1, 31, 100, 160, 161, 480, 481, 511, 512, 513, 1100, 1536]
-"""Of every kind of lines that rows of 3 bits may end with."""
+"""Depths with every kind of lines that rows of 3 bits may end with."""
 
 
 def random_matrix(

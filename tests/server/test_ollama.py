@@ -73,7 +73,7 @@ def test_a_stream_is_the_answer(server: Server, raw: bool) -> None:
 
 
 def test_an_answer_goes_on_to_the_end_of_the_context(server: Server) -> None:
-    """Without num_predict, and with a negative one."""
+    """That is so without num_predict, and with a negative one."""
     for options in ({}, {"num_predict": -1}):
         answer = client_of(server).generate("fake", "Hi", raw=True, options=options)
         assert (answer.prompt_eval_count or 0) + (answer.eval_count or 0) == 512

@@ -42,7 +42,7 @@ class MethodRequest:
     """Tokens of a sample."""
     seed: int | None = None
     embedding_bits: Literal[8] | None = None
-    """Of the embedding and the output matrix; None: they stay as they are."""
+    """Bits of the embedding and the output matrix; None: they stay as they are."""
     fine_tune: int | None = None
     """Steps of training after rounding."""
     fine_tune_codes: bool | None = None

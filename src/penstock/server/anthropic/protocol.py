@@ -81,7 +81,7 @@ class MessageTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class ToolChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
-    """Of the tool that must be called, with the type ``tool``."""
+    """The tool that must be called, with the type ``tool``."""
     disable_parallel_tool_use: bool | None = None
     """Whether the answer ends with its first call."""
 
@@ -176,7 +176,7 @@ class MessageUsage(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int
     """Tokens of the prompt that were computed."""
     cache_creation_input_tokens: int = 0
-    """Of these none are counted apart: all computed tokens are kept while there is room."""
+    """Always 0: all computed tokens are kept while there is room, and counted above."""
     cache_read_input_tokens: int = 0
     """Tokens of the prompt that were found in the cache."""
     output_tokens: int
@@ -217,7 +217,7 @@ class MessageEvent(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     message: MessageAnswer | UnsetType = UNSET
     index: int | UnsetType = UNSET
-    """Of a block."""
+    """The place of a block."""
     content_block: Block | UnsetType = UNSET
     delta: MessageDelta | UnsetType = UNSET
     usage: MessageUsage | UnsetType = UNSET

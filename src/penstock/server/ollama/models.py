@@ -48,7 +48,7 @@ class LocalModel(msgspec.Struct, frozen=True, kw_only=True):
     size: int = 0
     """Unknown, since weights may be packed otherwise than they are stored."""
     digest: str
-    """Of what the server knows of the model: others differ when another model is served."""
+    """A digest of what the server knows of the model: another model has another one."""
     details: ModelDetails
 
 
