@@ -73,6 +73,15 @@ def test_calls_whole_and_streamed(server: Server, choice: str) -> None:
     assert chunks[-1].finish_reason == "tool_calls"
 
 
+@pytest.mark.parametrize(("parallel", "count"), [(None, 1), (False, 1), (True, 2)])
+def test_several_calls_where_they_are_asked_for(
+    server: Server, parallel: bool | None, count: int
+) -> None:
+    asked = {} if parallel is None else {"parallel_tool_calls": parallel}
+    answer = ask(server, f"{CALL}\n{CALL}", **asked)
+    assert len(answer.choices[0].message.tool_calls) == count
+
+
 def test_an_answer_in_text(server: Server) -> None:
     choice = ask(server, "It rains.").choices[0]
     assert (choice.message.content, choice.finish_reason) == ("It rains.", "stop")

@@ -26,8 +26,8 @@ To call a function, answer with its name and its arguments, written as:
 
 {example}
 
-Several calls are written one after another. What they return comes in the next message, between \
-<tool_response> and </tool_response>. When no function is of use, answer in plain text."""
+What it returns comes in the next message, between <tool_response> and </tool_response>. When no \
+function is of use, answer in plain text."""
 
 
 def with_described_tools(

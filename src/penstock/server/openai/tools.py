@@ -123,12 +123,16 @@ def tool_use(request: ChatRequest, styles: Styles, names: Names = CHAT) -> ToolU
         if function.name in choice.names
     ]
     shown = [tool for tool, name in zip(tools, functions, strict=True) if name in choice.shown]
+    # A model that has not learned to call goes on with the same call.
+    several = request.parallel_tool_calls is True or (
+        request.parallel_tool_calls is None and not style.described
+    )
     return ToolUse(
         style,
         shown,
         callable_,
         forced,
-        single=request.parallel_tool_calls is False or choice.once,
+        single=choice.once or not several,
         strict=any(functions[name].strict for name in choice.shown),
     )
 
