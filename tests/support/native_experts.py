@@ -9,8 +9,9 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.cpu.forms import MatrixPart, form_of
+from penstock.backends.cpu.forms import form_of
 from penstock.backends.cpu.gating import gating
+from penstock.backends.cpu.matrix_form import MatrixPart
 from penstock.models.spec import DType, Gating, Routing
 from penstock.plan.ops import ExpertLinear, Linear, LinearPart
 from penstock.quant import QuantScheme

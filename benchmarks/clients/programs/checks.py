@@ -6,13 +6,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 URL, MODEL = sys.argv[1] + "/v1", sys.argv[2]
 KEY = "none"
-HI = [{"role": "user", "content": "import os"}]
+HI: list[Any] = [{"role": "user", "content": "import os"}]
 TOKENS = 24
 
 
