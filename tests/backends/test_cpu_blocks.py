@@ -220,7 +220,9 @@ def test_tables_of_embeddings_are_one_matrix_in_blocks(module: Any) -> None:
         return executor.add_block_matrix(**(shape | changes))
 
     floats = executor.add_matrix("float32", 37, 64, False)
-    for wrong in (floats, matrix(gated=True), matrix(k=96), matrix(experts=2)):
+    with pytest.raises(ValueError, match="is in blocks or in groups"):
+        executor.append_packed_embed(floats, out)
+    for wrong in (matrix(gated=True), matrix(k=96), matrix(experts=2)):
         with pytest.raises(ValueError, match="one matrix with the output's columns"):
             executor.append_packed_embed(wrong, out)
     with pytest.raises(ValueError, match="a row for each of 37 tokens, and not 36"):

@@ -187,11 +187,11 @@ def test_the_server_is_told_of(server: Server) -> None:
     assert {each["n_ctx"] for each in slots} == {512}
 
 
-def test_a_slot_is_taken_while_an_answer_is_made(server: Server) -> None:
+def test_a_slot_is_taken_while_an_answer_is_made(slow_server: Server) -> None:
     body = {"prompt": "Hi", "stream": True}
-    with server.http.stream("POST", "/completion", json=body) as answer:
+    with slow_server.http.stream("POST", "/completion", json=body) as answer:
         next(answer.iter_lines())
-        slots = server.http.get("/slots").json()
+        slots = slow_server.http.get("/slots").json()
     assert [each["is_processing"] for each in slots].count(True) >= 1
 
 
