@@ -211,7 +211,7 @@ def test_looked_up_rows_are_the_decoders_values(module: Any, name: str) -> None:
     assert np.array_equal(got, table.dequantize()[ids])
 
 
-def test_tables_of_embeddings_are_one_matrix_in_blocks(module: Any) -> None:
+def test_packed_tables_of_embeddings_are_one_matrix(module: Any) -> None:
     executor = make(module, vocabulary=37)
     out = Buffers(executor).add(64)
 
@@ -220,7 +220,12 @@ def test_tables_of_embeddings_are_one_matrix_in_blocks(module: Any) -> None:
         return executor.add_block_matrix(**(shape | changes))
 
     floats = executor.add_matrix("float32", 37, 64, False)
-    for wrong in (floats, matrix(gated=True), matrix(k=96), matrix(experts=2)):
+    with pytest.raises(ValueError, match="is in blocks or in groups"):
+        executor.append_packed_embed(floats, out)
+    groups = {"bits": 8, "group": 0, "n": 36, "k": 64, "zero_points": False, "weight_only": False}
+    with pytest.raises(ValueError, match="a row for each of 37 tokens, and not 36"):
+        executor.append_packed_embed(executor.add_int_matrix(**groups, gated=False), out)
+    for wrong in (matrix(gated=True), matrix(k=96), matrix(experts=2)):
         with pytest.raises(ValueError, match="one matrix with the output's columns"):
             executor.append_packed_embed(wrong, out)
     with pytest.raises(ValueError, match="a row for each of 37 tokens, and not 36"):
