@@ -93,8 +93,9 @@ def measure_inputs(
     values: dict[str, F32] = {}
     for buffer, rows in observation.lookups.items():
         value = weights.get(rows)
-        stored = isinstance(value, BlockTensor | GroupTensor)
-        values[buffer] = value.dequantize() if stored else np.asarray(value)
+        if isinstance(value, BlockTensor | GroupTensor):
+            value = value.dequantize()
+        values[buffer] = np.asarray(value)
     heads = {name for each in observation.keys for name in (each.keys, *each.queries)}
     squares: dict[str, F64] = {}
     moments: dict[str, Moments] = {}
