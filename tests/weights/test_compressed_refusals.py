@@ -32,7 +32,7 @@ SPARSE = {"format": "sparse-24-bitmask", "targets": ["Linear"], "ignore": ["lm_h
         (config("dense", group(W4)), "'dense' is not supported"),
         (config("mixed-precision", group(W4)), "format .* is required beside mixed-precision"),
         (config(PACK), "config_groups .* must have a group"),
-        (config(PACK, group(W4, "Embedding")), "targets .* has 'Embedding'"),
+        (config(PACK, group(W4, "Conv1d")), "targets .* has 'Conv1d'"),
         (config(PACK, group(W4, "re:(")), "'[(]', which is no regular expression"),
         (config(PACK, group(W4), ignore=["re:["]), "ignore .*no regular expression"),
         (config(PACK, group(W4 | {"num_bits": 5})), "num_bits .5. is not supported"),
