@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from checks import TOKENS, URL, Trip, attempt
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import ValidationError
 
 ADDRESS = URL.removesuffix("/v1")
-client = InferenceClient(base_url=ADDRESS)
+client: Any = InferenceClient(base_url=ADDRESS)  # it takes and gives more than its types say
 PROMPT = "import os"
 
 
