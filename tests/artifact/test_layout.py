@@ -39,8 +39,8 @@ RECORDED = {
     "int8 by 64 with zero points": 0x56C4DD72,
     "int4 by 32 with zero points": 0x51F56272,
     "int4, float activations": 0xC7CB4969,
-    "codebooks of 3 bits": 0x0,
-    "codebooks of 4 bits, float32": 0x0,
+    "codebooks of 3 bits": 0x247641C1,
+    "codebooks of 4 bits, float32": 0x9B5E3E20,
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "float32": {"dtype": "float32"},

@@ -46,7 +46,7 @@ from penstock.weights.model_folder import load_model_spec
 pytestmark = needs_native
 
 DEPTHS = [1, 31, 100, 160, 161, 480, 481, 511, 512, 513, 1100, 1536]
-"""Of every kind of lines that rows of 3 bits may end with."""
+"""Rows that end in every kind of lines that 3 bits have."""
 
 
 def random_matrix(
@@ -158,7 +158,7 @@ def test_gates(module: Any) -> None:
     x = rows_of(rng, 5, 300, "float32")
     gate, up = np.split(product.sums(x)[0].astype(np.float32), 2, axis=1)
     np.testing.assert_allclose(
-        product.run(module, x), activate("silu", gate) * up, rtol=1e-3, atol=1e-3
+        product.run(module, x), activate(gate, "silu") * up, rtol=1e-3, atol=1e-3
     )
 
 
@@ -272,7 +272,7 @@ def test_the_values_are_those_of_the_decoded_matrix(tmp_path: Path) -> None:
 
 
 def test_matrices_stay_in_their_codes(tmp_path: Path) -> None:
-    for bits, least, most in ((3, 0.2, 0.26), (4, 0.25, 0.33)):
+    for bits, least, most in ((3, 0.2, 0.26), (4, 0.25, 0.35)):
         folder = checkpoint(tmp_path / str(bits), bits, "llama", hidden_size=512)
         plan = fuse(plan_of(folder, "bfloat16"))
         matrices = [op for op in plan.ops if isinstance(op, Linear) and op.scheme is not None]

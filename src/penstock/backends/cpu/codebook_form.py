@@ -13,7 +13,7 @@ from penstock.models.spec import DType
 from penstock.quant import CodebookMatrix, CodebookScheme
 
 _RUN_BYTES: Final = 8
-"""Of a row, where its outliers are and how many."""
+"""What says where the outliers of a row are, and how many."""
 _OUTLIER_BYTES: Final = 6
 
 
