@@ -23,7 +23,7 @@ from penstock.models.row_codebooks import RowCodebooks
 from penstock.models.spec import ModelSpec
 from penstock.plan.lower import lower
 from penstock.plan.ops import Linear
-from penstock.quant.scheme import CODEBOOKS, CodebookScheme
+from penstock.quant.scheme import CODEBOOKS, CodebookBits, CodebookScheme
 from penstock.quantize.fisher import SquaredGradients
 from penstock.quantize.forms.codebooks import Codebooks
 from penstock.quantize.forms.integers import STORAGES, Integers
@@ -147,7 +147,7 @@ def test_columns_that_multiply_zeros_have_values_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("bits", [3, 4])
-def test_it_loses_less_than_rounding_to_nearest(bits: int) -> None:
+def test_it_loses_less_than_rounding_to_nearest(bits: CodebookBits) -> None:
     matrix = heavy_tailed(64, 256)
     rng = np.random.default_rng(4)
     x = (rng.normal(size=(500, 256)) * np.exp(rng.normal(size=256))).astype(np.float32)
@@ -161,7 +161,9 @@ def test_it_loses_less_than_rounding_to_nearest(bits: int) -> None:
     assert hessian.loss(made.dequantize() - matrix) < 0.5 * hessian.loss(nearest - matrix)
 
 
-def work(folder: Path, bits: int = 3, outliers: float = 0.0045, **options: Any) -> Quantization:
+def work(
+    folder: Path, bits: CodebookBits = 3, outliers: float = 0.0045, **options: Any
+) -> Quantization:
     source = SourceModel(folder)
     form = Codebooks(RowCodebooks(bits, outliers), source.spec.dtype)
     return Quantization(source, SqueezeLlm(form, **options), SAMPLES)
@@ -190,7 +192,7 @@ def values(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("bits", [3, 4])
 @pytest.mark.parametrize("family", ["llama", "phi3"])
 def test_a_reader_finds_what_the_codes_stand_for(
-    family: str, bits: int, outliers: float, dtype: str, tmp_path: Path
+    family: str, bits: CodebookBits, outliers: float, dtype: str, tmp_path: Path
 ) -> None:
     folder = tiny_checkpoint(family, dtype=dtype, **SHAPE)
     made = work(folder, bits, outliers)

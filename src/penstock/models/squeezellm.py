@@ -22,8 +22,6 @@ MOST_OUTLIERS: Final = 0.1
 def read(config: ConfigReader, names: NameMap) -> QuantizedModules:
     """Read ``quantization_config``; raises ModelError for what would be read wrongly."""
     bits = config.integer("bits")
-    if bits != 3 and bits != 4:
-        raise config.error("bits", "is not supported; supported are 3 and 4")
     outliers = config.number("outliers", low=0.0, high=MOST_OUTLIERS)
     left = frozenset(config.texts("modules_to_not_convert") or ())
     config.finish()
