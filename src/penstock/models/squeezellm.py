@@ -25,6 +25,11 @@ def read(config: ConfigReader, names: NameMap) -> QuantizedModules:
     outliers = config.number("outliers", low=0.0, high=MOST_OUTLIERS)
     left = frozenset(config.texts("modules_to_not_convert") or ())
     config.finish()
-    form = RowCodebooks(3 if bits == 3 else 4, outliers)
+    form: RowCodebooks
+    match bits:
+        case 3 | 4:
+            form = RowCodebooks(bits, outliers)
+        case _:
+            raise config.error("bits", "is not supported; supported are 3 and 4")
     rules = (Rule(Modules(left), None), Rule(EVERY, form))
     return QuantizedModules(METHOD, rules, names, head=True)
