@@ -2,7 +2,8 @@
 
 A trace of long prompts and long answers is drawn and offered to each configuration in turn, in
 several rounds, with as many cores: one engine has two threads, and of two engines each has one, and
-a core of its own. ``penstock simulate`` predicts the same trace from calibrations of this machine.
+a core of its own. ``penstock simulate`` predicts the same trace from calibrations of this machine,
+each of which takes many minutes.
 
     python benchmarks/roles.py MODEL --work FOLDER --rounds 3
 """
@@ -154,11 +155,15 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=0.5, help="requests a second")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--port", type=int, default=8100, help="of the prefill engine")
+    parser.add_argument(
+        "--measure-only", action="store_true", help="calibrate and simulate nothing"
+    )
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     trace = args.work / "trace.csv"
     write_trace(trace, args.requests, args.rate, args.seed)
-    calibrate(args.model, args.work)
+    if not args.measure_only:
+        calibrate(args.model, args.work)
     runs: dict[str, list[dict[str, Any]]] = {each.name: [] for each in CONFIGURATIONS}
     with ExitStack() as stack:
         urls = {each.name: served(stack, args.model, each, args.port) for each in CONFIGURATIONS}
@@ -170,6 +175,8 @@ def main() -> int:
     print("|---" * (len(FIGURES) + 1) + "|")
     for each in CONFIGURATIONS:
         print(line(each.name, runs[each.name]))
+        if args.measure_only:
+            continue
         print(line("simulated", [simulated(args.model, trace, args.work, each.simulated)]))
     return 0
 
