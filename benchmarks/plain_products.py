@@ -60,21 +60,26 @@ class Products:
             self.count += 1
             self.bytes = sum(self._native.region_bytes)
         self.operations = 2 * n * k * rows * self.count
-        self._rows = rows
-        # On one thread processor time, which other processes do not lengthen.
-        self._clock = time.thread_time if threads == 1 else time.perf_counter
+        self._rows, self._threads = rows, threads
 
     def best(self, seconds: float) -> float:
         """The shortest time of all products together."""
-        none, pairs = np.empty(0, np.int32), np.empty((0, 2), np.int32)
-        zeros = np.zeros(self._rows, np.int32)
-        starts = np.arange(self._rows + 1, dtype=np.int32)
-        step: Any = (zeros, zeros, starts, zeros + 1, [], none, none, pairs, none, pairs)
-        best, end = float("inf"), time.perf_counter() + seconds
-        turns = 0
-        while turns < 3 or time.perf_counter() < end:
-            start = self._clock()
-            self._native.run(*step, features=None)
-            best = min(best, self._clock() - start)
-            turns += 1
-        return best
+        return best_time(self._native, self._rows, self._threads, seconds)
+
+
+def best_time(executor: Any, rows: int, threads: int, seconds: float) -> float:
+    """The shortest time of a step of ``rows`` tokens that an executor takes within ``seconds``."""
+    # On one thread processor time, which other processes do not lengthen.
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    none, pairs = np.empty(0, np.int32), np.empty((0, 2), np.int32)
+    zeros = np.zeros(rows, np.int32)
+    starts = np.arange(rows + 1, dtype=np.int32)
+    step: Any = (zeros, zeros, starts, zeros + 1, [], none, none, pairs, none, pairs)
+    best, end = float("inf"), time.perf_counter() + seconds
+    turns = 0
+    while turns < 3 or time.perf_counter() < end:
+        start = clock()
+        executor.run(*step, features=None)
+        best = min(best, clock() - start)
+        turns += 1
+    return best

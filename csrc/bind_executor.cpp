@@ -102,13 +102,16 @@ void kv_fill(PyExecutor& self, int layer, const Ints& blocks, int byte) {
   }
 }
 
-// Bytes of a slot of states, of all layers, for tests of what is kept there.
-nb::object state_copy(const PyExecutor& self, int slot) {
-  const auto bytes = self.get().state_slot(slot);
+nb::object copy_of(std::span<const std::byte> bytes) {
   auto* copy = new uint8_t[bytes.size()];
   std::memcpy(copy, bytes.data(), bytes.size());
   nb::capsule owner(copy, [](void* p) noexcept { delete[] static_cast<uint8_t*>(p); });
   return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(copy, {bytes.size()}, owner).cast();
+}
+
+// Bytes of a slot of states, of all layers, for tests of what is kept there.
+nb::object state_copy(const PyExecutor& self, int slot) {
+  return copy_of(self.get().state_slot(slot));
 }
 
 void state_fill(PyExecutor& self, int slot, int byte) {
@@ -160,7 +163,7 @@ auto with_step(F f) {
              const std::vector<PyTables>& groups, const Ints& logit_rows,
              const Ints& hidden_rows, const IntPairs& block_copies, const Ints& tree_parents,
              const IntPairs& slot_moves, const std::optional<Features>& features,
-             const std::optional<PyStates>& states) {
+             const std::optional<PyStates>& states, const std::optional<Ints>& adapters) {
     std::vector<KvTables> tables;
     tables.reserve(groups.size());
     for (const auto& [slots, block_starts, block_ids] : groups)
@@ -186,9 +189,10 @@ auto with_step(F f) {
       step.states = {slots.data(), seen.data(), tentative.data(), snapshots_of(snapshots)};
       edits.state_copies = span_of(copies);
     }
+    if (adapters) expect_lengths(adapters->size() == context_lens.size());
     Executor& executor = self.get();
     nb::gil_scoped_release unlocked;
-    return f(executor, step, edits);
+    return f(executor, step, edits, adapters ? adapters->data() : nullptr);
   };
 }
 
@@ -273,26 +277,36 @@ void bind_executor(nb::module_& m) {
       .def("view", &view, "buffer"_a)
       .def("kv_copy", &kv_copy, "layer"_a)
       .def("kv_fill", &kv_fill, "layer"_a, exact("blocks"), "byte"_a)
+      .def(
+          "constant_copy",
+          [](const PyExecutor& self, ConstantId id) {
+            return copy_of(self.get().constant_bytes(id));
+          },
+          "constant"_a)
       .def("state_copy", &state_copy, "slot"_a)
       .def("state_fill", &state_fill, "slot"_a, "byte"_a)
-      .def("run", with_step([](Executor& executor, const StepView& step,
-                               const CacheEdits& edits) { executor.run(step, edits); }),
+      .def("run", with_step([](Executor& executor, const StepView& step, const CacheEdits& edits,
+                               const int32_t* adapters) {
+             executor.run(step, edits, adapters);
+           }),
            exact("token_ids"), exact("positions"), exact("query_starts"), exact("context_lens"),
            exact("groups"), exact("logit_rows"), exact("hidden_rows"), exact("block_copies"),
            exact("tree_parents"), exact("slot_moves"), exact("features").none(),
-           exact("states").none() = nb::none())
+           exact("states").none() = nb::none(),
+           exact("adapters").none() = nb::none())
       .def("profile",
-           with_step([](Executor& executor, const StepView& step,
-                        const CacheEdits& edits) {
+           with_step([](Executor& executor, const StepView& step, const CacheEdits& edits,
+                        const int32_t* adapters) {
              std::vector<std::tuple<double, double, double>> times;
-             for (const OpTime& op : executor.profile(step, edits))
+             for (const OpTime& op : executor.profile(step, edits, adapters))
                times.emplace_back(op.seconds, op.waiting, op.for_ranks);
              return times;
            }),
            exact("token_ids"), exact("positions"), exact("query_starts"), exact("context_lens"),
            exact("groups"), exact("logit_rows"), exact("hidden_rows"), exact("block_copies"),
            exact("tree_parents"), exact("slot_moves"), exact("features").none(),
-           exact("states").none() = nb::none())
+           exact("states").none() = nb::none(),
+           exact("adapters").none() = nb::none())
       .def_prop_ro("op_names", [](const PyExecutor& self) { return self.get().op_names(); })
       .def_prop_ro("weight_bytes",
                    [](const PyExecutor& self) { return self.get().weight_bytes(); })

@@ -161,6 +161,25 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           },
           nb::kw_only(), "matrix"_a, "heads"_a, "x"_a, "out"_a)
       .def(
+          "append_adapter_down",
+          [](PyExecutor& self, BufferId x, BufferId low, int64_t slots, int64_t rank, int64_t parts,
+             const std::string& elem, ConstantId weights, ConstantId scales) {
+            self.get().append_adapter_down(
+                {x, low, slots, rank, parts, parse_elem(elem), weights, scales});
+          },
+          nb::kw_only(), "x"_a, "low"_a, "slots"_a, "rank"_a, "parts"_a, "elem"_a, "weights"_a,
+          "scales"_a)
+      .def(
+          "append_adapter_up",
+          [](PyExecutor& self, BufferId low, BufferId out, int64_t slots, int64_t rank,
+             const std::vector<int64_t>& columns, int64_t at, int64_t parts,
+             const std::string& elem, ConstantId weights, ConstantId scales) {
+            self.get().append_adapter_up(
+                {low, out, slots, rank, columns, at, parts, parse_elem(elem), weights, scales});
+          },
+          nb::kw_only(), "low"_a, "out"_a, "slots"_a, "rank"_a, "columns"_a, "at"_a, "parts"_a,
+          "elem"_a, "weights"_a, "scales"_a)
+      .def(
           "append_rope_write",
           [](PyExecutor& self, int layer, BufferId qkv, BufferId q, int heads, ConstantId cos,
              ConstantId sin, int rope_dim, bool interleaved, std::optional<ConstantId> q_norm,

@@ -54,7 +54,8 @@ using Report = std::tuple<float, int64_t, float, int64_t, std::vector<int32_t>, 
 
 void construct_state(PySampleState* self, int64_t vocabulary, uint64_t key, double temperature, int64_t top_k,
                      double top_p, double min_p, float repetition_penalty,
-                     float frequency_penalty, float presence_penalty, int64_t min_tokens,
+                     float frequency_penalty, float presence_penalty,
+                     std::optional<int64_t> repeat_last_n, int64_t min_tokens,
                      std::optional<int> logprobs, bool constrained,
                      const std::vector<std::pair<int32_t, float>>& logit_bias,
                      std::vector<int32_t> ending, const std::vector<int32_t>& prompt) {
@@ -69,6 +70,7 @@ void construct_state(PySampleState* self, int64_t vocabulary, uint64_t key, doub
                               repetition_penalty,
                               frequency_penalty,
                               presence_penalty,
+                              repeat_last_n,
                               min_tokens,
                               logprobs.value_or(-1),
                               constrained};
@@ -149,7 +151,7 @@ void bind_sample(nb::module_& m) {
   nb::class_<PySampleState>(m, "SampleState")
       .def("__init__", &construct_state, nb::kw_only(), "vocabulary"_a, "key"_a, "temperature"_a, "top_k"_a,
            "top_p"_a, "min_p"_a, "repetition_penalty"_a, "frequency_penalty"_a,
-           "presence_penalty"_a, "min_tokens"_a, "logprobs"_a.none(), "constrained"_a, "logit_bias"_a, "ending"_a,
+           "presence_penalty"_a, "repeat_last_n"_a.none(), "min_tokens"_a, "logprobs"_a.none(), "constrained"_a, "logit_bias"_a, "ending"_a,
            "prompt"_a)
       .def("append", [](PySampleState& self, int32_t token) { self.native.append(token); },
            "token_id"_a)

@@ -147,6 +147,12 @@ void Executor::fill_constant(ConstantId id, size_t offset, std::span<const std::
   });
 }
 
+std::span<const std::byte> Executor::constant_bytes(ConstantId id) const {
+  if (id < 0 || size_t(id) >= constants_.size()) refuse("no such constant");
+  const Memory& memory = constants_[size_t(id)];
+  return {memory.data(), memory.bytes()};
+}
+
 // --- handles -----------------------------------------------------------------------------------
 
 const Executor::Buffer& Executor::bound(BufferId id) const {

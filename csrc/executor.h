@@ -91,6 +91,7 @@ class Executor {
   // tables by position are not filled there yet. All are known at first.
   void set_known_positions(int positions) { known_positions_ = positions; }
   void fill_constant(ConstantId constant, size_t offset, std::span<const std::byte> bytes);
+  std::span<const std::byte> constant_bytes(ConstantId id) const;
   // Its panels and bias are set later. `experts`: so many of them, as one region.
   MatrixId add_matrix(AnyMatrix matrix, int64_t experts = 1);
   // Of a PackedMatrix: `rows` [count, k] in its element type become its rows from `first`; a gated
@@ -148,6 +149,22 @@ class Executor {
                     ConstantId share_scale, const Routing& routing);
   void append_expert_linear(MatrixId matrix, ConstantId bias, BufferId x, BufferId ids,
                             BufferId out, Gating gate);
+  struct AdapterDownSpec {
+    BufferId x, low;
+    int64_t slots, rank, parts;
+    Elem elem;
+    ConstantId weights, scales;  // tables, as AdapterDownArgs has them
+  };
+  void append_adapter_down(const AdapterDownSpec& spec);
+  struct AdapterUpSpec {
+    BufferId low, out;
+    int64_t slots, rank;
+    std::vector<int64_t> columns;
+    int64_t at, parts;
+    Elem elem;
+    ConstantId weights, scales;  // as AdapterUpArgs has them
+  };
+  void append_adapter_up(const AdapterUpSpec& spec);
   void append_scale_rows(BufferId x, BufferId by, BufferId out, bool sigmoid);
   // Without shares, the sum.
   void append_combine_experts(BufferId x, BufferId shares, BufferId out);
@@ -300,9 +317,11 @@ class Executor {
   // Edits the cache, then runs the ops. Throws std::invalid_argument on a step that is malformed or
   // exceeds the shape, before anything is written, and std::runtime_error where another rank has
   // failed, after which results mean nothing.
-  void run(const StepView& step, const CacheEdits& edits);
+  // `adapters`: the slot of each sequence's adapter, -1 for those without; null where none has one.
+  void run(const StepView& step, const CacheEdits& edits, const int32_t* adapters = nullptr);
   // As run, and returns what each op took: two looks at the clock a thread and an op.
-  std::vector<OpTime> profile(const StepView& step, const CacheEdits& edits);
+  std::vector<OpTime> profile(const StepView& step, const CacheEdits& edits,
+                              const int32_t* adapters = nullptr);
   std::vector<std::string> op_names() const;
 
   const ExecutorShape& shape() const { return shape_; }
@@ -381,8 +400,10 @@ class Executor {
     const int64_t each = rows.base == RowBase::tokens ? shape_.max_tokens : shape_.max_logits;
     return each * rows.times;
   }
+  const AdapterScale* adapter_scales(ConstantId id, int64_t slots, int64_t parts);
+  void sort_by_adapter(const StepView& step, const int32_t* adapters);
   AttentionWork* work_for(const AttentionShape& shape);
-  void prepare(const StepView& step, const CacheEdits& edits);
+  void prepare(const StepView& step, const CacheEdits& edits, const int32_t* adapters);
   void require_ranks() const;
   // Tells the thread that clears pages of a step, while this is there.
   class Writing;
@@ -412,6 +433,9 @@ class Executor {
   int64_t feature_cols_ = 0;  // that ops read
   bool branches_ = true;      // whether ops can run draft trees
   int known_positions_;
+  int64_t adapter_slots_ = 0;  // of ops that add adapters
+  AdapterRows adapted_[3];     // of the step's tokens, its selected rows, and those of logits
+  std::vector<int32_t> token_adapters_, adapter_ends_;
   std::vector<std::pair<ConstantId, size_t>> tables_;  // and their bytes that are filled
   std::unique_ptr<RankGroup> ranks_;  // null: this is no rank
   std::unique_ptr<PagesAhead> pages_ahead_;  // null: steps clear pages themselves

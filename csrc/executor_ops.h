@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "all_gather.h"
+#include "kernels/adapters.h"
 #include "kernels/argmax.h"
 #include "kernels/attention.h"
 #include "kernels/columns.h"
@@ -239,6 +240,16 @@ struct AllGatherOp {
   RowKind rows;
   const char* name() const { return args.to_first ? "GatherToFirst" : "AllGather"; }
 };
+struct AdapterDownOp {
+  AdapterDownArgs args;
+  RowKind rows;
+  const char* name() const { return "AdapterDown"; }
+};
+struct AdapterUpOp {
+  AdapterUpArgs args;
+  RowKind rows;
+  const char* name() const { return "AdapterUp"; }
+};
 struct ScaleByPositionOp {
   ScaleByPositionArgs args;
   const char* name() const { return "ScaleByPosition"; }
@@ -248,6 +259,7 @@ using Op = std::variant<EmbedOp, BlockEmbedOp, IntEmbedOp, AddPositionsOp, AddNo
                         KvWriteOp, RopeWriteOp, AttentionOp, ShortConvOp, SelectRowsOp, ArgmaxOp, FeaturesOp,
                          JoinOp, TurnRowsOp, TurnBackOp, GatherColumnsOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, XieluOp, ClampOp,
                          ScaleByPositionOp, AllGatherOp, HeadLinearOp, RouteOp, ExpertLinearOp, ScaleRowsOp,
-                         CombineExpertsOp, StateConvOp, GatedDeltaOp, SelectiveScanOp, GatedNormOp>;
+                         CombineExpertsOp, StateConvOp, GatedDeltaOp, SelectiveScanOp, GatedNormOp, AdapterDownOp,
+                         AdapterUpOp>;
 
 }  // namespace penstock

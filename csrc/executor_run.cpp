@@ -27,13 +27,15 @@ int64_t rows_of(RowKind kind, const StepView& step) {
 
 }  // namespace
 
-void Executor::prepare(const StepView& step, const CacheEdits& edits) {
+void Executor::prepare(const StepView& step, const CacheEdits& edits, const int32_t* adapters) {
   const bool moves = movable_.size() == kv_parts_.size();
   check_step(step, edits, shape_, {kv_groups_, feature_cols_, moves, branches_, state_slots_, state_log_});
+  check_adapters(step.sequences, adapters, adapter_slots_);
   if (known_positions_ < shape_.max_positions &&
       *std::max_element(step.positions, step.positions + step.tokens) >= known_positions_)
     throw std::out_of_range("a step has positions beyond the tables that are filled");
   for (const auto& work : works_) build_attention_work(step, *work);
+  if (adapter_slots_ > 0) sort_by_adapter(step, adapters);
 }
 
 void Executor::edit_cache(const CacheEdits& edits, const Worker& worker) const {
@@ -64,6 +66,7 @@ struct Executor::Runner {
   Worker& worker;
   std::byte* shared;
   RankGroup* ranks;
+  const AdapterRows* adapted;
 
   void operator()(const EmbedOp& op) const { embed(op.args, step, worker); }
   void operator()(const BlockEmbedOp& op) const { embed(op.args, step, worker); }
@@ -132,6 +135,12 @@ struct Executor::Runner {
   void operator()(const ScaleByPositionOp& op) const {
     scale_by_position(op.args, step, worker);
   }
+  void operator()(const AdapterDownOp& op) const {
+    adapter_down(op.args, adapted[size_t(op.rows.base)], worker);
+  }
+  void operator()(const AdapterUpOp& op) const {
+    adapter_up(op.args, adapted[size_t(op.rows.base)], worker);
+  }
   void operator()(const AllGatherOp& op) const {
     all_gather(op.args, rows_of(op.rows, step), *ranks, worker);
   }
@@ -169,8 +178,8 @@ void Executor::clear_pages_ahead(int64_t blocks) {
   pages_ahead_ = std::make_unique<PagesAhead>(std::move(parts), kv_part_bytes_, blocks);
 }
 
-void Executor::run(const StepView& step, const CacheEdits& edits) {
-  prepare(step, edits);
+void Executor::run(const StepView& step, const CacheEdits& edits, const int32_t* adapters) {
+  prepare(step, edits, adapters);
   const Writing writing(pages_ahead_.get(), step);
   pool_.run([&](Worker& worker) {
     writing.clear_pages(worker);
@@ -179,7 +188,7 @@ void Executor::run(const StepView& step, const CacheEdits& edits) {
       worker.barrier->wait(worker);
     }
     for (const Op& op : ops_) {
-      std::visit(Runner{step, worker, shared_.data(), ranks_.get()}, op);
+      std::visit(Runner{step, worker, shared_.data(), ranks_.get(), adapted_}, op);
       worker.barrier->wait(worker);
     }
   });
@@ -192,8 +201,9 @@ void Executor::require_ranks() const {
                              " waits for ranks that have failed");
 }
 
-std::vector<OpTime> Executor::profile(const StepView& step, const CacheEdits& edits) {
-  prepare(step, edits);
+std::vector<OpTime> Executor::profile(const StepView& step, const CacheEdits& edits,
+                                      const int32_t* adapters) {
+  prepare(step, edits, adapters);
   const Writing writing(pages_ahead_.get(), step);
   const size_t ops = ops_.size(), threads = size_t(pool_.threads());
   std::vector<Clock::time_point> done(threads * ops), over(ops + 1);
@@ -206,7 +216,7 @@ std::vector<OpTime> Executor::profile(const StepView& step, const CacheEdits& ed
     if (worker.id == 0) over[0] = Clock::now();
     Clock::time_point* const own = &done[size_t(worker.id) * ops];
     for (size_t i = 0; i < ops; ++i) {
-      std::visit(Runner{step, worker, shared_.data(), ranks_.get()}, ops_[i]);
+      std::visit(Runner{step, worker, shared_.data(), ranks_.get(), adapted_}, ops_[i]);
       own[i] = Clock::now();
       worker.barrier->wait(worker);
       if (worker.id == 0 && ranks_) waited[i + 1] = ranks_->waited();

@@ -134,6 +134,15 @@ void check_states(const StepView& s, const CacheEdits& edits, const StepReads& r
 }  // namespace
 
 // Each check reads only what those before it have found to lie within the arrays.
+void check_adapters(int sequences, const int32_t* adapters, int64_t slots) {
+  if (!adapters) return;
+  if (slots == 0) refuse("the step has adapters, and the model has room for none");
+  for (int i = 0; i < sequences; ++i)
+    if (adapters[i] < -1 || adapters[i] >= slots)
+      refuse("sequence " + std::to_string(i) + " of the step has adapter slot " +
+             std::to_string(adapters[i]) + " of " + std::to_string(slots));
+}
+
 void check_step(const StepView& s, const CacheEdits& edits, const ExecutorShape& shape,
                 const StepReads& reads) {
   const int64_t slots = int64_t(shape.num_blocks) * kBlockSize;

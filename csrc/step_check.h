@@ -23,4 +23,7 @@ struct StepReads {
 void check_step(const StepView& step, const CacheEdits& edits, const ExecutorShape& shape,
                 const StepReads& reads);
 
+// The same of the adapters of a step's sequences, where it has any (Executor::run).
+void check_adapters(int sequences, const int32_t* adapters, int64_t slots);
+
 }  // namespace penstock

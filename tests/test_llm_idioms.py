@@ -75,8 +75,7 @@ def test_an_output_of_a_choice(llm: LLM) -> None:
     ("options", "words"),
     [
         ({"best_of": 2}, "best_of=2 cannot be honoured: n makes as many"),
-        ({"use_beam_search": True}, "use_beam_search=True cannot be honoured"),
-        ({"length_penalty": 2.0}, "no such step in sampling"),
+        ({"length_penalty": 2.0}, "it is an option of BeamSearch"),
         ({"logits_processors": [print]}, "logit_bias, bad_words and grammar"),
         ({"temprature": 1}, "has no option 'temprature'; did you mean temperature?"),
         ({"xyzzy": 1}, "there are n, temperature"),
@@ -113,7 +112,6 @@ def test_names_of_vllms(llm: LLM) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"lora_request": object()}, "cannot be honoured: merge the adapter"),
         ({"prompt_token_ids": [[1, 2]]}, 'as dicts: {"prompt_token_ids": [...]}'),
         ({"chat_template_content_format": "string"}, "content as it is: a text, or its parts"),
         ({"temperature": 0.5}, "temperature is an option of SamplingParams, not of "),

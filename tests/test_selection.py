@@ -113,3 +113,11 @@ def test_one_case_of_some_is_quick(pytester: pytest.Pytester) -> None:
     assert {case[0] for case in cases} == {"x", "y"}
     assert len({case[2] for case in cases}) == 3
     assert pytester.runpytest_inprocess(*plugins).parseoutcomes() == {"passed": 8 + 2}
+    shares = []
+    for share in ("1/2", "2/2"):
+        run = pytester.runpytest_inprocess(*plugins, "-v", "-m", "slow", "--share", share)
+        lines = [line for line in run.outlines if "test_many[" in line]
+        shares.append({line.partition("[")[2].partition("]")[0] for line in lines})
+    assert sorted(map(len, shares)) == [2, 3]
+    assert not shares[0] & shares[1]
+    assert not {case[:3] for share in shares for case in share} & cases

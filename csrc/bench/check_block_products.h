@@ -69,11 +69,17 @@ inline float sum_of(const float* x, int64_t group) {
 }
 
 template <class Format>
-Sum block_sum(const BlockColumn<Format>& w, const Quantized& q, const float* x, Elem elem, int64_t k,
+Sum block_sum([[maybe_unused]] WeightFormat format, const BlockColumn<Format>& w, const Quantized& q, const float* x, Elem elem, int64_t k,
               bool weight_only) {
   constexpr int64_t size = Format::kGroup;
   const int apart = elem == Elem::bf16 ? 2 : 0;
   Sum sum{0};
+#if defined(__AMX_BF16__)
+  if (of_lattice(format) && elem == Elem::bf16) {  // tiles take all k as one group
+    sum = chain(x, [&](int64_t i) { return w.points[size_t(i)]; }, 0, k, apart);
+    return {sum.value * w.scales[0], sum.error * w.scales[0]};
+  }
+#endif
   for (int64_t first = 0; first < k; first += size) {
     const auto g = size_t(first / size);
     if (weight_only) {
@@ -152,7 +158,7 @@ void check_block_product(const std::string& name, BlockMatrix w, Elem elem, cons
     pack_block_part(w, file.data() + part * n * row_bytes, n, place, panels, worker);
   };
   const auto sum = [&](int64_t r, int part, int64_t c) {
-    return block_sum<Format>(read[size_t(part * n + c)], quantized[size_t(r)], x.row(r), elem, k,
+    return block_sum<Format>(w.format, read[size_t(part * n + c)], quantized[size_t(r)], x.row(r), elem, k,
                              w.weight_only);
   };
   check_product(name + (w.weight_only ? " w" : ""), w, x, counts, pool, pack, sum);

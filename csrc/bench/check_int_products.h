@@ -2,6 +2,7 @@
 // gemm_points_format.h.
 #pragma once
 
+#include "../kernels/gemm_int_sparse.h"
 #include "check_products.h"
 
 namespace penstock::check {
@@ -68,6 +69,11 @@ inline void check_int_product(IntMatrix w, Elem elem, const RowCounts& counts, P
   std::vector<int8_t> zeros(scales.size());
   for (int8_t& z : zeros)
     z = int8_t(w.zero_points ? least + int(rng() % unsigned(most - least)) : 0);
+  for (size_t i = 0; w.sparse && i < codes.size(); i += 4) {  // two of each four stand for zero
+    const size_t one = rng() % 4, other = (one + 1 + rng() % 3) % 4;
+    for (const size_t at : {i + one, i + other})
+      codes[at] = zeros[at / size_t(k) * size_t(groups) + at % size_t(k) / size_t(span)];
+  }
   for (float& s : scales) s = float(1 + rng() % 1000) * 1e-4f;
   const int64_t rows = std::ranges::max(counts);
   Inputs x(rows, k, elem, rng);
@@ -90,7 +96,8 @@ inline void check_int_product(IntMatrix w, Elem elem, const RowCounts& counts, P
                          : sum_of_groups(quantized[size_t(r)], k, span, code, scale);
   };
   check_product("int" + std::to_string(w.bits) + " by " + std::to_string(w.group) +
-                    (w.zero_points ? " z" : "") + (w.weight_only ? " w" : ""),
+                    (w.zero_points ? " z" : "") + (w.weight_only ? " w" : "") +
+                    (w.sparse ? " s" : ""),
                 w, x, counts, pool, pack, sum);
 }
 
@@ -111,6 +118,10 @@ inline void check_int_products(Pool& pool, std::mt19937& rng) {
           check(67, 232, Elem::bf16, wide, odd, true);
         }
         check(20, 1100, Elem::bf16, {70}, false, true);  // several slices
+        if (expands_sparse())
+          for (const bool odd : {true, false})
+            check_int_product({bits, group, 35, 200, odd, {}, {}, zero_points, false, true}, Elem::f32,
+                              row_counts(pool, odd, {18}), pool, rng);
       }
   for (const bool zero_points : {false, true})
     check_int_product({8, 0, 20, 6000, false, {}, {}, zero_points}, Elem::f32, {3}, pool, rng);

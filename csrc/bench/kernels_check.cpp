@@ -9,11 +9,12 @@
 #include <cstdio>
 #include <random>
 
-#if defined(__AMX_TILE__)
+#if defined(__AMX_TILE__) && !defined(PENSTOCK_SOFTWARE_TILES)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
 
+#include "check_adapters.h"
 #include "check_attention.h"
 #include "check_block_products.h"
 #include "check_codebook_products.h"
@@ -28,7 +29,7 @@ using namespace penstock;
 using namespace penstock::check;
 
 int main() {
-#if defined(__AMX_TILE__)
+#if defined(__AMX_TILE__) && !defined(PENSTOCK_SOFTWARE_TILES)
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) {
     std::perror("arch_prctl");
@@ -50,6 +51,7 @@ int main() {
     check_grid_products(pool, rng);
     check_block_products(pool, rng);
     check_codebook_products(pool, rng);
+    check_adapters(pool, rng);
     for (const Elem elem : {Elem::f32, Elem::f16, Elem::bf16}) {
       check_attention(elem, 4, 2, 64, 70, pool, rng);
       check_attention(elem, 3, 3, 20, 300, pool, rng);

@@ -16,6 +16,8 @@
 // likewise. The inner sum of products is one chain of additions from zero, that of x a sum of 16
 // lanes: their order depends on the instruction set alone.
 //
+// Points of a lattice have one scale, and on tiles all k are one group of theirs (gemm_lattice_expand.h).
+//
 // Points that are no whole numbers (E4M3, NF4, FP4: gemm_block_points.h) are always multiplied so. Where
 // x is in bfloat16, NF4's and FP4's are rounded to it, as any weight of a model in bfloat16.
 //
@@ -51,6 +53,11 @@ struct BlockMatrix {
 constexpr int64_t kMostBlockDepth = int64_t(1) << 20;
 
 size_t packed_bytes(const BlockMatrix& w);
+
+// Whether weights are points of a lattice.
+constexpr bool of_lattice(WeightFormat format) {
+  return format == WeightFormat::e8p || format == WeightFormat::small_e8;
+}
 
 // Whether products may round x: points are whole numbers.
 bool has_whole_points(WeightFormat format);

@@ -21,6 +21,32 @@
 
 namespace penstock {
 
+// Lanes of eight columns, added as hsum() adds them.
+PENSTOCK_INLINE void add_lanes(const f32x16 (&lanes)[kCodebookColumns], float* to) {
+#if defined(__AVX2__)
+  const auto four_lanes = [&](int i) __attribute__((always_inline)) {  // (i, i + 8), then (i, i + 4)
+    const auto eight = [](f32x16 a) __attribute__((always_inline)) {
+#if defined(__AVX512F__)
+      return _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+#else
+      return _mm256_add_ps(a.lo, a.hi);
+#endif
+    };
+    const __m256 a = eight(lanes[i]), b = eight(lanes[i + 4]);
+    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+  };
+  const auto two_lanes = [&](int i) __attribute__((always_inline)) {  // of columns i, i + 1, i + 4, i + 5
+    const __m256d a = _mm256_castps_pd(four_lanes(i)), b = _mm256_castps_pd(four_lanes(i + 1));
+    return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)),
+                         _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+  };
+  const __m256 a = two_lanes(0), b = two_lanes(2);
+  _mm256_storeu_ps(to, _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd)));
+#else
+  for (int c = 0; c < kCodebookColumns; ++c) to[c] = hsum(lanes[c]);
+#endif
+}
+
 // A bit of each of three lines, as a code.
 #if defined(__AVX512F__)
 PENSTOCK_INLINE __m512i joined_bits(__m512i first, __m512i second, __m512i third) {

@@ -3,55 +3,19 @@
 // Lanes are k, so that one register holds all values of a column, and a look-up is one instruction. For a
 // row or two codes become weights in the registers that multiply them, eight columns at a time. For more,
 // a slice of eight columns is expanded into L1 first, and all rows take it from there, four by four; their
-// lanes wait in the carry. Outliers are looked up in one row after another, or in sixteen at once, whose
-// elements at a k lie together. All add in one order (gemm_codebook.h).
+// lanes wait in the carry. Outliers come last (gemm_codebook_outliers.h). All add in one order (gemm_codebook.h).
 #pragma once
 
-#include <cmath>
 #include <type_traits>
 #include <utility>
 
 #include "gemm_codebook_operands.h"
+#include "gemm_codebook_outliers.h"
 #include "gemm_epilogue.h"
 #include "gemm_kernels.h"
 #include "gemm_product.h"
 
 namespace penstock {
-
-// Lanes of eight columns, added as hsum() adds them.
-PENSTOCK_INLINE void add_lanes(const f32x16 (&lanes)[kCodebookColumns], float* to) {
-#if defined(__AVX2__)
-  const auto four_lanes = [&](int i) __attribute__((always_inline)) {  // (i, i + 8), then (i, i + 4)
-    const auto eight = [](f32x16 a) __attribute__((always_inline)) {
-#if defined(__AVX512F__)
-      return _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
-#else
-      return _mm256_add_ps(a.lo, a.hi);
-#endif
-    };
-    const __m256 a = eight(lanes[i]), b = eight(lanes[i + 4]);
-    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
-  };
-  const auto two_lanes = [&](int i) __attribute__((always_inline)) {  // of columns i, i + 1, i + 4, i + 5
-    const __m256d a = _mm256_castps_pd(four_lanes(i)), b = _mm256_castps_pd(four_lanes(i + 1));
-    return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)),
-                         _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
-  };
-  const __m256 a = two_lanes(0), b = two_lanes(2);
-  _mm256_storeu_ps(to, _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd)));
-#else
-  for (int c = 0; c < kCodebookColumns; ++c) to[c] = hsum(lanes[c]);
-#endif
-}
-
-// As a lane of fma().
-PENSTOCK_INLINE float fma_of_lane(float a, float b, float c) {
-#if defined(__FMA__) || defined(__aarch64__)
-  return std::fma(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
 
 template <class Operand>
 class CodebookPath {
@@ -112,8 +76,8 @@ class CodebookPath {
 
   template <int Bits>
   static constexpr int kLineSteps = int(codebook_stretch(Bits, false).steps);
-  static constexpr int kChains = 4;  // of outliers
-  static constexpr int64_t kBeside = f32x16::lanes;  // rows whose elements lie together
+  using Outliers = CodebookOutliers<Operand>;
+  static constexpr int64_t kBeside = Outliers::kRows;  // rows whose elements lie together
 
   // An odd number of cache lines, so that rows do not meet in one set.
   static int64_t row_bytes(const CodebookPanels& p) {
@@ -158,7 +122,7 @@ class CodebookPath {
     for (int64_t unit = units.first; unit < units.last; ++unit) {
       for (int i = 0; i < p_.per_unit; ++i) {
         const std::byte* const panel = p_.panel(unit) + i * p_.panel_bytes;
-        fetch_outliers(panel);
+        if (p_.outliers) Outliers(p_, panel).fetch();
         for (int half = 0; half < 2; ++half) {
           float* const own = sums + i * panel_floats + half * kCodebookColumns;
           if (rows_.size() == 1) direct<Bits, 1>(panel, half, own);
@@ -232,7 +196,7 @@ class CodebookPath {
     stretches(p_.singles, std::false_type());
     for (int r = 0; r < Rows; ++r) {
       add_lanes(lanes[r], sums + r * kPanelColumns);
-      if (p_.outliers) add_outliers(panel, half, r, sums + r * kPanelColumns);
+      if (p_.outliers) Outliers(p_, panel).add(half, row(r), sums + r * kPanelColumns);
     }
   }
 
@@ -255,11 +219,13 @@ class CodebookPath {
         for (int c = 0; c < kCodebookColumns; ++c)
           lanes[c] = f32x16::load(carry + (r * kCodebookColumns + c) * f32x16::lanes);
         add_lanes(lanes, sums + r * kPanelColumns);
-        if (p_.outliers && !beside_) add_outliers(panel, half, r, sums + r * kPanelColumns);
+        if (p_.outliers && !beside_)
+          Outliers(p_, panel).add(half, row(r), sums + r * kPanelColumns);
       }
     }
     for (int64_t r = 0; beside_ && r < rows_.size(); r += kBeside)
-      add_outliers_beside(panel, half, r, sums + r * kPanelColumns);
+      Outliers(p_, panel).add(half, beside(r, 0), std::min(kBeside, rows_.size() - r),
+                              sums + r * kPanelColumns);
   }
 
   // Codes of eight columns from step `first` on to weights, [step][8], as many as a slice has; `line`
@@ -336,69 +302,6 @@ class CodebookPath {
     }
     for (int r = 0; r < Rows; ++r)
       for (int c = 0; c < kBandColumns; ++c) lanes[r][c].store(at(r, c));
-  }
-
-  // Outliers, which lie elsewhere, while codes are read.
-  void fetch_outliers(const std::byte* panel) const {
-    if (!p_.outliers) return;
-    const OutlierRun* const runs = p_.runs(panel);
-    for (int lane = 0; lane < kPanelColumns; ++lane) {
-      const auto [first, count] = runs[lane];
-      const std::byte* const from = reinterpret_cast<const std::byte*>(p_.excess() + first);
-      for (int64_t i = 0; i < int64_t(count) * 4; i += kLineBytes) __builtin_prefetch(from + i);
-      const std::byte* const at = reinterpret_cast<const std::byte*>(p_.places() + first);
-      for (int64_t i = 0; i < int64_t(count) * 2; i += kLineBytes) __builtin_prefetch(at + i);
-    }
-  }
-
-  // Of row r to the sums of eight columns.
-  PENSTOCK_INLINE void add_outliers(const std::byte* panel, int half, int64_t r, float* sums) const {
-    const OutlierRun* const runs = p_.runs(panel) + half * kCodebookColumns;
-    const std::byte* const x = row(r);
-    for (int c = 0; c < kCodebookColumns; ++c) {
-      const float* const excess = p_.excess() + runs[c].first;
-      const uint16_t* const places = p_.places() + runs[c].first;
-      const int64_t count = runs[c].count;
-      float chains[kChains] = {};
-      const auto add = [&](int64_t i, int chain) __attribute__((always_inline)) {
-        chains[chain] = fma_of_lane(excess[i], Operand::element(x, places[i]), chains[chain]);
-      };
-      int64_t i = 0;
-      for (; i + kChains <= count; i += kChains)
-#pragma GCC unroll 4
-        for (int chain = 0; chain < kChains; ++chain) add(i + chain, chain);
-#pragma GCC unroll 4
-      for (int chain = 0; chain < kChains; ++chain)
-        if (i + chain < count) add(i + chain, chain);
-      sums[c] += (chains[0] + chains[1]) + (chains[2] + chains[3]);
-    }
-  }
-
-  // Likewise of sixteen rows, or as many as there are from row r on.
-  void add_outliers_beside(const std::byte* panel, int half, int64_t r, float* sums) const {
-    const OutlierRun* const runs = p_.runs(panel) + half * kCodebookColumns;
-    const int64_t rows = std::min(kBeside, rows_.size() - r);
-    for (int c = 0; c < kCodebookColumns; ++c) {
-      const float* const excess = p_.excess() + runs[c].first;
-      const uint16_t* const places = p_.places() + runs[c].first;
-      const int64_t count = runs[c].count;
-      f32x16 chains[kChains];
-      for (f32x16& chain : chains) chain = f32x16::zero();
-      const auto add = [&](int64_t i, int chain) __attribute__((always_inline)) {
-        chains[chain] = fma(f32x16::broadcast(excess[i]), f32x16::load(beside(r, places[i])),
-                            chains[chain]);
-      };
-      int64_t i = 0;
-      for (; i + kChains <= count; i += kChains)
-#pragma GCC unroll 4
-        for (int chain = 0; chain < kChains; ++chain) add(i + chain, chain);
-#pragma GCC unroll 4
-      for (int chain = 0; chain < kChains; ++chain)
-        if (i + chain < count) add(i + chain, chain);
-      float found[kBeside];
-      ((chains[0] + chains[1]) + (chains[2] + chains[3])).store(found);
-      for (int64_t own = 0; own < rows; ++own) sums[own * kPanelColumns + c] += found[own];
-    }
   }
 
   const CodebookPanels& p_;

@@ -35,7 +35,6 @@ PanelView dense_of(const PanelView& p);
 void expand_sparse_panel(const PanelView& p, const std::byte* panel, std::byte* to);
 
 // A block of few rows by one panel or two, expanded on the way: IntMultiply.
-constexpr int kSparseRows = 6;
-IntMultiply int_sparse_multiply(int bits, int64_t rows, int panels);
+IntMultiply int_sparse_multiply(const PanelView& p, int64_t rows, int panels);
 
 }  // namespace penstock

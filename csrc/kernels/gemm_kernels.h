@@ -53,8 +53,9 @@ using FilePath = BlockPath<Operand, FileFormats>;
 template <class Operand>
 using PointPath = BlockPath<Operand, PointFormats>;
 
-// Likewise of bfloat16 on tile registers.
+// Likewise of bfloat16 on tile registers; and of lattice points.
 struct TilePointsPath;
+struct TileLatticePath;
 
 // Weights in codebooks of rows (gemm_codebook_operands.h).
 template <class Operand>

@@ -5,6 +5,7 @@
 #if defined(__AMX_BF16__)
 
 #include "amx_tiles.h"
+#include "gemm_lattice_expand.h"
 
 namespace penstock {
 namespace {
@@ -90,6 +91,20 @@ struct TilePointsPath : PointsWalk<PointTiles, PairPoints> {
   using PointsWalk::PointsWalk;
 };
 template struct Product<TilePointsPath>;
+
+// The group of a format is one of a kernel's; tiles take all k as one.
+struct TileLatticePath : PointsWalk<PointTiles, LatticePairs> {
+  TileLatticePath(const PanelView& p, const InputRows& x, const Epilogue& e, Range rows, bool shared,
+                  std::byte* ready)
+      : PointsWalk(of_whole_rows(p), x, e, rows, shared, ready) {}
+
+ private:
+  static PanelView of_whole_rows(PanelView p) {
+    p.scaled = 0;
+    return p;
+  }
+};
+template struct Product<TileLatticePath>;
 
 }  // namespace penstock
 

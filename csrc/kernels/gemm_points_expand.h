@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "gemm_epilogue.h"
 #include "gemm_int_blocks.h"
 #include "gemm_int_simd.h"
 #include "gemm_panels.h"
@@ -150,6 +151,13 @@ struct Expand {
       bytes ? choose<8, PointKind::zeros>() : choose<4, PointKind::zeros>();
     else
       bytes ? choose<8, PointKind::offset>() : choose<4, PointKind::offset>();
+  }
+
+  // What the sums of all k of a panel become, where the row has one scale.
+  RowScaledSums scaled(const PanelView& p, const std::byte* panel, const float* sums,
+                       int64_t part) const {
+    const float* const own = reinterpret_cast<const float*>(panel + p.scales(0));
+    return {sums, part, own, p.panel_bytes / int64_t(sizeof(float))};
   }
 
  private:

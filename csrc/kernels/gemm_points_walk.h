@@ -176,8 +176,8 @@ class PointsWalk {
     if (p_.scaled)
       return finish([&](int i) { return FloatSums{sums + i * panel, panel}; });
     finish([&](int i) {
-      const float* const own = scales(p_.panel(at.unit) + i * p_.panel_bytes, 0);
-      return RowScaledSums{sums + i * panel, panel, own, p_.panel_bytes / 4};
+      const std::byte* const own = p_.panel(at.unit) + i * p_.panel_bytes;
+      return expand_.scaled(p_, own, sums + i * panel, panel);
     });
   }
 

@@ -38,6 +38,10 @@ template <class F>
 auto with_product(const BlockMatrix& w, Elem x, F&& f) {
   const PanelView p = panels_of(w);
   if (!w.weight_only) return f(p, std::type_identity<Product<FilePath<ByteOperand>>>());
+#if defined(__AMX_BF16__)
+  if (x == Elem::bf16 && of_lattice(w.format))
+    return f(p, std::type_identity<Product<TileLatticePath>>());
+#endif
 #if defined(PENSTOCK_BF16_DOTS)
   if (x == Elem::bf16) return f(p, std::type_identity<Product<FilePath<PairOperand>>>());
 #endif

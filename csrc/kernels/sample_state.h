@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -21,15 +23,17 @@ struct SampleOptions {
   float repetition;
   float frequency;
   float presence;
+  std::optional<int64_t> last;  // tokens of prompt and output that penalties look at; -1: all
   int64_t min_tokens;
   int logprobs;  // -1: none wanted
   bool constrained;  // by a grammar, whose mask comes with each row
 };
 
-// Distinct token ids in order of arrival, and how often each came.
+// Distinct token ids, and how often each came.
 class TokenCounts {
  public:
   void add(int32_t token);
+  void remove(int32_t token);  // takes back one add()
   const std::vector<int32_t>& ids() const { return ids_; }
   const std::vector<int32_t>& counts() const { return counts_; }
 
@@ -47,7 +51,8 @@ struct TokenBias {
 // sampling/params.py refuses and no weights can be made of, throw std::invalid_argument.
 class SampleState {
  public:
-  // `ending` are the tokens that min_tokens forbids at first; of `prompt`, only the set matters.
+  // `ending` are the tokens that min_tokens forbids at first; `prompt`'s order matters to
+  // `options.last` alone.
   SampleState(const SampleOptions& options, std::vector<TokenBias> biases,
               std::vector<int32_t> ending, const std::vector<int32_t>& prompt);
 
@@ -64,13 +69,16 @@ class SampleState {
   int64_t num_output() const { return num_output_; }
 
  private:
+  void see(int32_t token);  // what penalties know of it
   bool too_short() const { return num_output_ < options_.min_tokens && !ending_.empty(); }
 
   SampleOptions options_;
   std::vector<TokenBias> biases_;
   std::vector<int32_t> ending_;
   bool penalizes_seen_, penalizes_output_;
+  bool looks_back_;  // at seen_, which has what all penalties look at where there is options_.last
   TokenCounts seen_, output_;
+  std::deque<int32_t> recent_;  // what is in seen_, the oldest first, where that is not all
   int64_t num_output_ = 0;
 };
 

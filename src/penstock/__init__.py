@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         PenstockError,
         PositionsError,
         RequestError,
+        StoreError,
         TokenizerError,
         UnavailableError,
         WeightError,
@@ -43,15 +44,21 @@ if TYPE_CHECKING:
     from penstock.frontend.outputs import CompletionOutput, RequestOutput
     from penstock.grammar.spec import GrammarSpec
     from penstock.grammar.structured_outputs import GuidedDecodingParams, StructuredOutputsParams
+    from penstock.llm_adapters import LoRARequest
     from penstock.llm_inputs import TextPrompt, TokensPrompt
-    from penstock.pooling.output import EmbeddingOutput
+    from penstock.pooling.output import ClassificationOutput, EmbeddingOutput, ScoringOutput
     from penstock.pooling.params import PoolingParams
+    from penstock.sampling.beam_params import BeamSearchParams
+    from penstock.sampling.beam_search import BeamSearch
     from penstock.sampling.params import SamplingParams
 
 __all__ = [
     "LLM",
     "ArtifactError",
     "AsyncLLM",
+    "BeamSearch",
+    "BeamSearchParams",
+    "ClassificationOutput",
     "CompletionOutput",
     "ConfigError",
     "ContextLengthError",
@@ -60,6 +67,7 @@ __all__ = [
     "EngineDeadError",
     "GrammarSpec",
     "GuidedDecodingParams",
+    "LoRARequest",
     "ModelError",
     "OverloadedError",
     "PenstockError",
@@ -68,6 +76,8 @@ __all__ = [
     "RequestError",
     "RequestOutput",
     "SamplingParams",
+    "ScoringOutput",
+    "StoreError",
     "StructuredOutputsParams",
     "TextPrompt",
     "TokenizerError",
@@ -84,6 +94,9 @@ __all__ = [
 _HOMES = {
     "ArtifactError": "penstock.errors",
     "AsyncLLM": "penstock.frontend.async_llm",
+    "BeamSearch": "penstock.sampling.beam_search",
+    "BeamSearchParams": "penstock.sampling.beam_params",
+    "ClassificationOutput": "penstock.pooling.output",
     "CompletionOutput": "penstock.frontend.outputs",
     "ConfigError": "penstock.errors",
     "ContextLengthError": "penstock.errors",
@@ -93,6 +106,7 @@ _HOMES = {
     "GrammarSpec": "penstock.grammar.spec",
     "GuidedDecodingParams": "penstock.grammar.structured_outputs",
     "LLM": "penstock.api",
+    "LoRARequest": "penstock.llm_adapters",
     "ModelError": "penstock.errors",
     "OverloadedError": "penstock.errors",
     "PenstockError": "penstock.errors",
@@ -101,8 +115,10 @@ _HOMES = {
     "RequestError": "penstock.errors",
     "RequestOutput": "penstock.frontend.outputs",
     "SamplingParams": "penstock.sampling.params",
+    "ScoringOutput": "penstock.pooling.output",
     "StructuredOutputsParams": "penstock.grammar.structured_outputs",
     "TextPrompt": "penstock.llm_inputs",
+    "StoreError": "penstock.errors",
     "TokenizerError": "penstock.errors",
     "TokensPrompt": "penstock.llm_inputs",
     "UnavailableError": "penstock.errors",

@@ -12,10 +12,13 @@ from penstock.engine.core import EngineCore
 from penstock.engine.loader import load_models, open_model, plan_engine
 from penstock.engine.shared_core import SharedCore
 from penstock.engine_options import engine_config
+from penstock.errors import RequestError
 from penstock.frontend.output_processor import OutputProcessor
 from penstock.frontend.outputs import RequestOutput
 from penstock.interface.loading import ProgressCallback, no_progress
-from penstock.interface.messages import EngineRequest, EngineStats, SequenceUpdate
+from penstock.interface.messages import EngineRequest, EngineStats
+from penstock.kv_disk_config import BlockPlace
+from penstock.llm_adapters import LlmAdapters, Lora
 from penstock.llm_grammars import CheckedGrammars
 from penstock.llm_inputs import (
     Message,
@@ -29,10 +32,12 @@ from penstock.llm_inputs import (
     progress_bar,
     template_source,
 )
+from penstock.llm_pooling import LlmPooling
 from penstock.llm_requests import RequestMaker
 from penstock.llm_tokenizer import LlmTokenizer
-from penstock.pooling.output import EmbeddingOutput, embedding_output
+from penstock.pooling.output import ClassificationOutput, EmbeddingOutput, ScoringOutput
 from penstock.pooling.params import PoolingParams
+from penstock.sampling.beam_params import BeamSearchParams
 from penstock.sampling.params import SamplingParams
 from penstock.tokenizer import Tokenizer
 from penstock.tokenizer.chat_tokens import tokenize_chat
@@ -78,7 +83,14 @@ class LLM:
         models = load_models(engine_plan, files=files, progress=load_progress)
         self._core = SharedCore(EngineCore.of(models))
         self._making = RequestMaker(self._core.config, self._tokenizer.get)
+        self._pooling = LlmPooling(self._core, self._making, self._core.labels, self._tokenizer.get)
         self._grammars = CheckedGrammars()
+        self._adapters = LlmAdapters(
+            self._core.adapter_names,
+            self._core.config.lora_modules,
+            self._core.load_adapter,
+            self._core.drop_adapter,
+        )
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -88,6 +100,12 @@ class LLM:
     @property
     def config(self) -> ResolvedConfig:
         return self._core.config
+
+    @property
+    def block_place(self) -> BlockPlace | None:
+        """Where blocks of prefixes are kept on disk, and may be pinned; None without
+        ``kv_disk``."""
+        return self._core.block_place
 
     def get_tokenizer(self) -> Tokenizer:
         """:attr:`tokenizer`, as vLLM's users ask for it."""
@@ -115,12 +133,15 @@ class LLM:
         sampling_params: Params = None,
         use_tqdm: bool | Callable[..., Any] = False,
         priority: int = 0,
+        lora: Lora = None,
+        lora_request: Lora = None,
         **foreign: Any,
     ) -> list[RequestOutput]:
         """Complete each prompt; outputs come back in the order of ``prompts``.
 
         One ``params``, or ``sampling_params``, serves all prompts, or there is one for each;
         without, they are as the model's makers recommend (``config.sampling_defaults``).
+        ``lora``, or ``lora_request``, names the adapter that all prompts use, or that of each.
         ``use_tqdm`` shows a bar of the prompts that are done; it may be a class like tqdm's. A
         prompt that cannot be served raises RequestError before any is started; one that fails on
         the way has ``error`` set and ``finish_reason`` "error". Other keywords are those of vLLM's
@@ -129,15 +150,41 @@ class LLM:
         check_foreign("generate", foreign)
         prompts = listed(prompts)
         params = one_of(params=params, sampling_params=sampling_params)
+        lora = one_of(lora=lora, lora_request=lora_request)
         done: dict[str, RequestOutput] = {}
         ids: list[str] = []
-        outputs = self.stream(prompts, params, priority=priority, started=ids)
+        outputs = self.stream(prompts, params, priority=priority, lora=lora, started=ids)
         with contextlib.closing(outputs), progress_bar(use_tqdm, len(prompts)) as advance:
             for output in outputs:
                 if output.finished:
                     done[output.request_id] = output
                     advance()
         return [done[request_id] for request_id in ids]
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        use_tqdm: bool | Callable[..., Any] = False,
+        priority: int = 0,
+        lora: Lora = None,
+        lora_request: Lora = None,
+        **foreign: Any,
+    ) -> list[RequestOutput]:
+        """Search for the likeliest continuations of each prompt: ``outputs`` has the beams, the
+        best one first, each with its ``cumulative_logprob``.
+
+        :meth:`generate` does the same with ``SamplingParams(beam_search=BeamSearch(...))``, for
+        other options beside it.
+        """
+        check_foreign("beam_search", foreign)
+        if not isinstance(params, BeamSearchParams):
+            raise RequestError(
+                f"params must be BeamSearchParams, not {type(params).__name__}", "params"
+            )
+        asked, adapters = params.sampling_params, one_of(lora=lora, lora_request=lora_request)
+        return self.generate(prompts, asked, use_tqdm=use_tqdm, priority=priority, lora=adapters)
 
     def chat(
         self,
@@ -152,6 +199,8 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         priority: int = 0,
+        lora: Lora = None,
+        lora_request: Lora = None,
         **foreign: Any,
     ) -> list[RequestOutput]:
         """Complete one conversation, or several, rendered by the model's chat template.
@@ -164,6 +213,7 @@ class LLM:
         """
         check_foreign("chat", foreign)
         params = one_of(params=params, sampling_params=sampling_params)
+        lora = one_of(lora=lora, lora_request=lora_request)
         given = conversations(messages)
         tokenizer = self.tokenizer
         if chat_template is not None:
@@ -182,7 +232,7 @@ class LLM:
             }
             for conversation in given
         ]
-        return self.generate(prompts, params, use_tqdm=use_tqdm, priority=priority)
+        return self.generate(prompts, params, use_tqdm=use_tqdm, priority=priority, lora=lora)
 
     def embed(
         self,
@@ -192,6 +242,8 @@ class LLM:
         pooling_params: PoolingParams | None = None,
         use_tqdm: bool | Callable[..., Any] = False,
         priority: int = 0,
+        lora: Lora = None,
+        lora_request: Lora = None,
         **foreign: Any,
     ) -> list[EmbeddingOutput]:
         """Embed each prompt by the model's hidden states; outputs in the order of ``prompts``.
@@ -204,23 +256,63 @@ class LLM:
         """
         check_foreign("embed", foreign)
         pooling = one_of(pooling=pooling, pooling_params=pooling_params)
-        made = self._making.of_embeddings(prompts, pooling, priority)
-        requests = {request.request_id: (request, text) for request, text in made}
-        inbox = self._core.submit([request for request, _ in requests.values()])
-        ended: dict[str, SequenceUpdate] = {}
-        try:
-            with progress_bar(use_tqdm, len(requests)) as advance:
-                while len(ended) < len(requests):
-                    for update in self._core.next(inbox):
-                        if update.finish_reason is not None:
-                            ended[update.request_id] = update
-                            advance()
-        finally:
-            self._core.leave(inbox)
-        return [
-            embedding_output(request, text, ended[request_id])
-            for request_id, (request, text) in requests.items()
-        ]
+        prompts = listed(prompts)
+        adapters = self._adapters.digests(
+            one_of(lora=lora, lora_request=lora_request), len(prompts)
+        )
+        return self._pooling.embed(prompts, pooling, priority, adapters, use_tqdm)
+
+    def classify(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        use_activation: bool = True,
+        use_tqdm: bool | Callable[..., Any] = False,
+        priority: int = 0,
+        lora: Lora = None,
+        lora_request: Lora = None,
+        **foreign: Any,
+    ) -> list[ClassificationOutput]:
+        """What a model with a classification head says of each prompt: ``probs``, a value for each
+        label, and the likeliest ``label``; without ``use_activation``, the logits.
+
+        Raises RequestError where the model has no labels. The other options are those of
+        :meth:`embed`.
+        """
+        check_foreign("classify", foreign)
+        prompts = listed(prompts)
+        adapters = self._adapters.digests(
+            one_of(lora=lora, lora_request=lora_request), len(prompts)
+        )
+        return self._pooling.classify(prompts, use_activation, priority, adapters, use_tqdm)
+
+    def score(
+        self,
+        queries: str | Sequence[str],
+        documents: str | Sequence[str],
+        *,
+        instruction: str | None = None,
+        use_activation: bool = True,
+        use_tqdm: bool | Callable[..., Any] = False,
+        priority: int = 0,
+        lora: Lora = None,
+        lora_request: Lora = None,
+        **foreign: Any,
+    ) -> list[ScoringOutput]:
+        """How well each document fits its query, or the one query of all.
+
+        A model with one label, or whose labels are tokens such as no and yes, judges both texts
+        together (docs/models.md has how they become one prompt, and where ``instruction`` stands
+        in it). Of other models it is the cosine of the texts' embeddings. The options are those of
+        :meth:`classify`, but that there is one adapter for all.
+        """
+        check_foreign("score", foreign)
+        (adapter,) = self._adapters.digests(one_of(lora=lora, lora_request=lora_request), 1)
+        first = [queries] if isinstance(queries, str) else list(queries)
+        second = [documents] if isinstance(documents, str) else list(documents)
+        return self._pooling.score(
+            first, second, instruction, use_activation, priority, adapter, use_tqdm
+        )
 
     def stream(
         self,
@@ -228,6 +320,7 @@ class LLM:
         params: Params = None,
         *,
         priority: int = 0,
+        lora: Lora = None,
         started: list[str] | None = None,
     ) -> Generator[RequestOutput, None, None]:
         """Generate as :meth:`generate` does, yielding each request's output so far as tokens come.
@@ -236,7 +329,9 @@ class LLM:
         stops what is still running. While it is not asked for more, its requests go on whenever
         other calls have the engine step.
         """
-        requests = self._making.of_outputs(prompts, params, priority)
+        prompts = listed(prompts)
+        adapters = self._adapters.digests(lora, len(prompts))
+        requests = self._making.of_outputs(prompts, params, priority, adapters)
         ids = [request.request_id for request, _ in requests]
         if started is not None:
             started += ids
@@ -270,6 +365,23 @@ class LLM:
         self._core.check(requests)
         constraints = (request.params.constraint for request in requests)
         self._grammars.check(set(filter(None, constraints)))
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The names of the adapters that are loaded."""
+        return self._adapters.names
+
+    def load_adapter(self, name: str, path: str | Path) -> None:
+        """Load a LoRA adapter from a folder, as PEFT saves it, in the place of one of this name.
+
+        Raises ConfigError where the engine has no room for adapters (``max_loras``), and
+        WeightError for one that is damaged, asks for what is not served, or is for another model.
+        """
+        self._adapters.load(name, path)
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter. What uses it already goes on. Raises RequestError."""
+        self._adapters.unload(name)
 
     def stats(self) -> EngineStats:
         return self._core.stats()

@@ -15,6 +15,7 @@ from penstock.dtypes import (
     QuantizationName,
     WindowColumns,
 )
+from penstock.kv_disk_config import KvDisk
 from penstock.length_limits import LengthLimits
 from penstock.profile import Profile
 from penstock.sampling.defaults import SamplingDefaults
@@ -205,6 +206,22 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "fill, at most half of the memory that is free, or on a GPU all that is left there."
         ),
     ] = None
+    kv_disk: Annotated[
+        str | None,
+        Meta(
+            description="Keeps keys and values on disk, too, in this folder and up to this size, "
+            "as /var/cache/kv:100GB: what the KV cache forgets, or an earlier start has computed, "
+            "is read there where that is faster than computing it. Engines of one machine may "
+            "share the folder."
+        ),
+    ] = None
+    kv_disk_key_file: Annotated[
+        str | None,
+        Meta(
+            description="Encrypts what kv_disk keeps by the key in this file, of at least 16 "
+            "bytes. With another key, nothing of it is found."
+        ),
+    ] = None
     kv_cache_dtype: Annotated[
         KvCacheDTypeOption,
         Meta(
@@ -228,6 +245,26 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "that decode together. The default is 512, on a GPU 2048, or --max-num-seqs if that "
             "is more."
         ),
+    ] = None
+    lora_modules: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Loads a LoRA adapter, as PEFT saves it, from a folder, and serves it "
+            "beside the model: requests choose it by this name as their model. NAME=PATH; may be "
+            "repeated."
+        ),
+    ] = ()
+    max_loras: Annotated[
+        int | None,
+        Meta(
+            description="How many adapters run in one step at most; more may be loaded, and take "
+            "turns. The default is one for each of --lora-modules. With it alone, adapters may be "
+            "loaded while the server runs."
+        ),
+    ] = None
+    max_lora_rank: Annotated[
+        int | None,
+        Meta(description="The largest rank of an adapter, at most 256. The default is 16."),
     ] = None
     enable_prefix_caching: Annotated[
         bool,
@@ -259,6 +296,15 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             description="Accepts a field of the model's config.json that Penstock does not know "
             "and you know to change nothing, as name or section.name. May be repeated."
+        ),
+    ] = ()
+    classifier_from_token: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Makes the model classify, by the logits that these words have as the next "
+            "token: no and yes make a reranker of Qwen3-Reranker, whose score is the share of the "
+            "last one. May be repeated, once for each word. Checkpoints that say so themselves "
+            "need it not."
         ),
     ] = ()
     artifact: Annotated[
@@ -350,12 +396,20 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     reasons: dict[str, str]
     tensor_parallel: int = 1
     """Number of ranks that share every layer, each a process of its own; this one is the first."""
+    max_loras: int = 0
+    """Number of slots for adapters; 0: none are served."""
+    max_lora_rank: int = 0
+    """The largest rank of an adapter."""
+    lora_modules: dict[str, str] = {}
+    """The folders of adapters that are loaded at the start, by their names."""
     pipeline_parallel: int = 1
     """Number of stages that have a part of the layers, each a process; this one is the last."""
     pipeline_stages: tuple[str, ...] = ()
     """Where the first of these wait, HOST:PORT each; the others are processes of this machine."""
     window_columns: WindowColumns = 16
     """Columns of a window of weights in 4 bits: the backend's."""
+    kv_disk: KvDisk | None = None
+    """Where blocks of the KV cache are kept on disk; None: nowhere."""
     built: str | None = None
     """The engine artifact that says max_input_len and max_output_len; None: this start's options
     do."""

@@ -60,10 +60,13 @@ _FOREIGN: Final[Mapping[str, Foreign | _Advice]] = {
     "code_revision": Foreign((), _NO_CODE),
     "config_format": Foreign(("auto", "hf"), "convert the model to a Hugging Face checkpoint"),
     "hf_token": Foreign((), "log in with `hf auth login`, or set HF_TOKEN"),
-    "hf_overrides": Foreign(({},), "change config.json, or see ignore_config_field"),
+    "hf_overrides": Foreign(({},), "change config.json, or see classifier_from_token"),
     "download_dir": Foreign((), "set HF_HOME"),
     "cpu_offload_gb": Foreign((0, 0.0), "a smaller kv_cache_bytes or quantization= needs less"),
-    "enable_lora": Foreign((False,), "merge the adapter into the model"),
+    "enable_lora": Foreign((False, True), "max_loras= and lora_modules= ask for adapters"),
+    "max_cpu_loras": _Advice(int, (), "all adapters that are loaded stay in memory"),
+    "lora_dtype": Foreign(("auto",), "adapters are kept in the type of the weights"),
+    "fully_sharded_loras": Foreign((False,), _ONE_DEVICE),
     "limit_mm_per_prompt": Foreign(({},), _TEXT_ONLY),
     "mm_processor_kwargs": Foreign(({},), _TEXT_ONLY),
     "allowed_local_media_path": Foreign(("",), _TEXT_ONLY),
@@ -119,6 +122,11 @@ def engine_config(model: str | None, options: Mapping[str, Any]) -> EngineConfig
         if name not in known:
             _check_foreign(name, options[name])
     given = {name: value for name, value in given.items() if name in known}
+    if options.get("enable_lora") is True and "lora_modules" not in given:
+        given.setdefault("max_loras", 1)  # as many as vLLM has
+    if isinstance(given.get("lora_modules"), Mapping):
+        modules = given["lora_modules"].items()
+        given["lora_modules"] = tuple(f"{name}={path}" for name, path in modules)
     speculative, profile = given.pop("speculative", None), given.pop("profile", None)
     if type(given.get("dtype")).__module__ == "torch":
         given["dtype"] = str(given["dtype"]).removeprefix("torch.")

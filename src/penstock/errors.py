@@ -30,6 +30,10 @@ class ArtifactError(PenstockError):
     """An engine artifact is damaged, or cannot be read, written or removed."""
 
 
+class StoreError(PenstockError):
+    """A directory of KV blocks cannot be used."""
+
+
 class TokenizerError(PenstockError):
     """A tokenizer or chat template is missing, malformed, or failed on its input."""
 

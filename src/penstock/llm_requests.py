@@ -31,8 +31,15 @@ class RequestMaker:
         self._tokenizer = tokenizer
         self._ids = itertools.count()
 
-    def of_outputs(self, prompts: Prompt | Sequence[Prompt], params: Params, priority: int) -> Made:
-        """One request for each prompt. Raises RequestError."""
+    def of_outputs(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: Params,
+        priority: int,
+        adapters: Sequence[str] = (),
+    ) -> Made:
+        """One request for each prompt. ``adapters``: the digest of each one's adapter, where any
+        has one. Raises RequestError."""
         each_prompt = listed(prompts)
         check_priority(priority)
         several: Any = params if isinstance(params, Sequence) else [params] * len(each_prompt)
@@ -47,15 +54,20 @@ class RequestMaker:
             raise RequestError(
                 f"{len(each_prompt)} prompts, but {len(each)} sampling params", "params"
             )
+        adapters = adapters or [""] * len(each_prompt)
         return [
-            self._of_output(prompt, chosen, priority)
-            for prompt, chosen in zip(each_prompt, each, strict=True)
+            self._of_output(prompt, chosen, priority, adapter)
+            for prompt, chosen, adapter in zip(each_prompt, each, adapters, strict=True)
         ]
 
     def of_embeddings(
-        self, prompts: Prompt | Sequence[Prompt], pooling: PoolingParams | None, priority: int
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling: PoolingParams | None,
+        priority: int,
+        adapters: Sequence[str] = (),
     ) -> Made:
-        """One request for each prompt to embed. Raises RequestError."""
+        """One request for each prompt to embed, as :meth:`of_outputs`. Raises RequestError."""
         pooling = PoolingParams() if pooling is None else pooling
         if not isinstance(pooling, PoolingParams):
             raise RequestError(
@@ -63,19 +75,22 @@ class RequestMaker:
             )
         check_priority(priority)
         made: Made = []
-        for prompt in listed(prompts):
+        each_prompt = listed(prompts)
+        adapters = adapters or [""] * len(each_prompt)
+        for prompt, adapter in zip(each_prompt, adapters, strict=True):
             text, token_ids = self._tokens(prompt)
             request = EngineRequest(
                 request_id=self._next_id(),
                 prompt_token_ids=token_ids,
                 pooling=pooling,
                 priority=priority,
+                adapter=adapter,
             )
             made.append((request, text))
         return made
 
     def _of_output(
-        self, prompt: Prompt, chosen: SamplingParams | None, priority: int
+        self, prompt: Prompt, chosen: SamplingParams | None, priority: int, adapter: str
     ) -> tuple[EngineRequest, str | None]:
         lengths = self._config.lengths
         truncates = chosen is not None and chosen.truncate_prompt_tokens is not None
@@ -90,6 +105,7 @@ class RequestMaker:
             prompt_token_ids=token_ids,
             params=chosen,
             priority=priority,
+            adapter=adapter,
         )
         return request, text
 

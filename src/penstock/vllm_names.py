@@ -35,21 +35,18 @@ OF_PACKAGE: Final[Mapping[str, str]] = {
     "AsyncEngineArgs": _SERVER,
     "LLMEngine": "LLM(...) is the engine; stream() gives outputs as they come",
     "EngineArgs": "EngineConfig has the engine's options; LLM(...) takes them as keywords",
-    "BeamSearchParams": "there is no beam search; SamplingParams(n=...) makes several outputs",
     "PoolingRequestOutput": "LLM.embed gives EmbeddingOutput",
     "EmbeddingRequestOutput": "LLM.embed gives EmbeddingOutput",
-    "LoRARequest": "merge the adapter into the model",
+    "ClassificationRequestOutput": "LLM.classify gives ClassificationOutput",
+    "ScoringRequestOutput": "LLM.score gives ScoringOutput",
 }
 """Those that would be imported from the package."""
 
 OF_LLM: Final[Mapping[str, str]] = {
     "llm_engine": "config has the engine's options and stats() its figures",
     "model_config": "config has the model's options, such as max_model_len",
-    "beam_search": "there is no beam search; generate() with SamplingParams(n=...) makes several",
     "encode": "embed() gives embeddings; hidden states of single tokens are not given",
-    "score": "embed() both texts, and multiply their embeddings: that is their cosine",
-    "classify": "no model with a classifier is run; embed() gives embeddings",
-    "reward": "no reward model is run; embed() gives embeddings",
+    "reward": "classify(use_activation=False) gives the logit of a reward model's one label",
     "collective_rpc": "a model runs on one device, in this process",
     "apply_model": "a model is a plan of operations, which `penstock explain` prints",
     "start_profile": "`penstock bench latency` says where the time goes",
@@ -64,7 +61,6 @@ OF_LLM: Final[Mapping[str, str]] = {
 _TEXT_ONLY: Final = "models read and write text only; leave it out"
 
 OF_CALLS: Final[Mapping[str, Foreign]] = {
-    "lora_request": Foreign((), "merge the adapter into the model"),
     "prompt_adapter_request": Foreign((), "put the prompt's text before each prompt"),
     "prompt_token_ids": Foreign((), 'give prompts as dicts: {"prompt_token_ids": [...]}'),
     "guided_options_request": Foreign(

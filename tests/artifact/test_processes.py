@@ -62,6 +62,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("function", "before"),
@@ -113,6 +114,7 @@ def test_a_killed_replacement_leaves_no_damage(configure: Any, tmp_path: Path) -
     assert start(model, root).restored
 
 
+@pytest.mark.slow
 def test_a_builder_waits_for_one_that_is_killed(configure: Any, tmp_path: Path) -> None:
     """The lock goes to the next when its owner dies, not before."""
     model, root = configure(), tmp_path / "engines"

@@ -249,6 +249,7 @@ def test_the_values_are_those_of_the_decoded_matrix(tmp_path: Path) -> None:
     assert any(isinstance(as_stored.get(name), CodebookMatrix) for name in kept.weights)
 
 
+@pytest.mark.slow
 def test_matrices_stay_in_their_codes(tmp_path: Path) -> None:
     for bits, least, most in ((3, 0.2, 0.26), (4, 0.25, 0.34)):
         folder = codebook_checkpoint(tmp_path / str(bits), bits, "llama", hidden_size=512)

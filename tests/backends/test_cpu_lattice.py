@@ -62,6 +62,7 @@ def test_a_model_computes_what_the_reference_does(
     assert error < (1e-8 if dtype == "float32" else 1e-3)
 
 
+@pytest.mark.slow
 def test_matrices_stay_in_their_codes(tmp_path: Path) -> None:
     for bits, least, most in ((2, 0.12, 0.14), (3, 0.18, 0.2), (4, 0.24, 0.27)):
         folder = lattice_checkpoint(tmp_path / str(bits), bits, "llama", hidden_size=256)

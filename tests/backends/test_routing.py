@@ -29,6 +29,7 @@ def rows_of(rows: list[list[float]]) -> NDArray[np.float32]:
     return np.array(rows, np.float32)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(routings(), st.data())
 def test_a_row_is_routed_alike_in_any_company(

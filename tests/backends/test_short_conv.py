@@ -96,6 +96,7 @@ class Sequences(Driver):
         return kept
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(7)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("types", TYPES, ids=" ".join)

@@ -210,6 +210,7 @@ def test_the_command_accounts_for_prompts_and_steps(
     assert "does not time single ops" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @needs_native
 def test_waiting_for_ranks_is_a_line_of_its_own(
     tiny_model: Path,

@@ -135,6 +135,7 @@ def test_no_round_begins_that_would_not_end_in_time(fake_engine: Path, tmp_path:
     assert "1 of 5 rounds" in entered.said[-1]
 
 
+@pytest.mark.slow
 def test_a_precision_ends_before_the_next_is_loaded(fake_engine: Path, tmp_path: Path) -> None:
     entered = enter(fake_engine, tmp_path, "a")
     shape = entered.contenders[0].shape

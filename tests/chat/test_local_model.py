@@ -87,6 +87,18 @@ def test_reasoning_is_told_apart() -> None:
     assert "".join(delta.content for delta in deltas) == ""
 
 
+@pytest.mark.parametrize(("channel", "thinks"), [("analysis", True), ("final", False)])
+def test_messages_for_channels(channel: str, thinks: bool) -> None:
+    template = (
+        "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
+        f"<|start|>assistant<|channel|>{channel}<|message|>"
+    )
+    with LLM(threads=1, kv_cache_bytes=1 << 24, max_model_len=256, chat_template=template) as llm:
+        deltas = list(LocalModel(llm).stream(greedy().ask("Hello")))
+    assert bool("".join(delta.reasoning_content for delta in deltas)) is thinks
+    assert bool("".join(delta.content for delta in deltas)) is not thinks
+
+
 def test_variables_of_the_template() -> None:
     template = "{{ tone }}" * 8 + TEMPLATE + "{{ raise_exception('') if bos_token is odd }}"
     template = template.replace(" is odd", " == '?'")

@@ -112,6 +112,7 @@ def test_control_c(api: ScriptedApi, home: dict[str, str]) -> None:
     assert [m["content"] for m in api.asked[0]["messages"]] == ["a"]
 
 
+@pytest.mark.slow
 def test_control_c_stops_an_answer_and_then_leaves(api: ScriptedApi, home: dict[str, str]) -> None:
     api.hold = threading.Event()
     with in_terminal(remote(api), home) as terminal:
@@ -229,6 +230,7 @@ def test_mistakes(
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_model_here(home: dict[str, str]) -> None:
     words = ["penstock", "chat", DEMO, "--threads", "1", "--max-model-len", "160"]
     words += ["--temperature", "0", "--ignore-eos", "--max-tokens", "32"]
@@ -255,6 +257,7 @@ def test_a_model_here(home: dict[str, str]) -> None:
         assert terminal.wait() == 0
 
 
+@pytest.mark.slow
 def test_control_c_leaves_the_engine_healthy(home: dict[str, str]) -> None:
     words = ["penstock", "chat", DEMO, "--threads", "1", "--max-model-len", "2048", "--ignore-eos"]
     with in_terminal(words, home) as terminal:

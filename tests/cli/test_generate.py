@@ -72,6 +72,15 @@ def test_several_sequences_of_one_prompt(capsys: pytest.CaptureFixture[str]) -> 
     assert [r["text"] for r in again] == [r["text"] for r in records]
 
 
+def test_a_beam_search(capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate("-p", PROMPT, "--beam-width", "3", "--n", "2", "--json") == 0
+    texts = [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()]
+    params = penstock.BeamSearchParams(beam_width=3, max_tokens=3)
+    with penstock.LLM(backend="reference", max_model_len=256) as llm:
+        (output,) = llm.beam_search(PROMPT, params)
+    assert texts == [beam.text for beam in output.outputs[:2]]
+
+
 def test_several_prompts_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert generate("-p", PROMPT, "-p", "import os\n", "--temperature", "0", "--quiet") == 0
     out = capsys.readouterr().out

@@ -100,6 +100,32 @@ def test_small_floats(
             "has 5 tokens, and samples of 256 want twice that",
         ),
         (["--method", "gptq", "--calibration", "missing.txt"], "missing.txt"),
+        (["--max-windows", "3"], "--max-windows: is of --compare alone; leave it out"),
+        (
+            ["--bits", "auto", "--budget", "3", "--method", "quip", "--calibration", "TEXT"],
+            "--bits: auto is of --method rtn, gptq, awq alone, not of quip",
+        ),
+        (
+            ["--bits", "auto", "--budget", "3", "--method", "magnitude"],
+            "--bits: auto is of --method rtn, gptq, awq alone, not of magnitude",
+        ),
+        (
+            ["--compare", "rtn:4:row", "--text", "TEXT", "--damping", "0.1"],
+            "--damping: is of none of the methods of --compare; leave it out",
+        ),
+        (
+            ["--compare", "rtn:4:row", "--text", "TEXT", "--fine-tune", "3"],
+            "--fine-tune: is of none of the methods of --compare; :tuned behind a method asks for",
+        ),
+        (
+            ["--compare", "rtn:4:row", "--text", "TEXT", "--out", "TEXT"],
+            "text.txt is no folder; name another",
+        ),
+        (
+            ["--compare", "rtn:4:row", "--text", "TEXT", "--out", "nowhere/out"],
+            "--out: there is no folder nowhere; make it first",
+        ),
+        (["--out", "nowhere/out"], "--out: there is no folder nowhere; make it first"),
     ],
 )
 def test_words_that_cannot_be_honoured(

@@ -103,3 +103,29 @@ def test_what_the_serving_process_finds_is_reported_once(
     (line,) = done.stderr.splitlines()
     assert line.startswith("penstock: error: ")
     assert message in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("several", [False, True])
+def test_a_folder_of_batches_that_cannot_be_used_is_told_at_the_start(
+    several: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "models" / "a").mkdir(parents=True)
+    (tmp_path / "models" / "a" / "config.json").write_text("{}")
+    models = ["--models", str(tmp_path / "models")] if several else []
+    words = [*models, "--backend", "reference", "--port", "0"]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "penstock", "serve", *words),
+            *("--batch-dir", str(tmp_path / "file" / "batches")),
+        ],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "--batch-dir" in done.stderr
+    assert "cannot be used: Not a directory" in done.stderr

@@ -215,6 +215,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_cannot_be_simulated(
     trace: Path, calibration: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -234,7 +235,7 @@ def test_what_cannot_be_simulated(
             f"the same options but pipeline_parallel, and threads={own + 1}",
         ),
         (["a:pipeline_stages=10.0.0.1:50052", *here], "pipeline_stages names hosts"),
-        (["a:prefill=1,tp=2", *here], "several ranks does not hand over its blocks yet"),
+        (["a:prefill=1,tp=2", *here], "blocks of an engine of several ranks cannot be copied yet"),
         (["a:prefill=1,enable_prefix_caching=false", *here], "prefill= finds blocks by their cont"),
         (["a:prefill=1", *gpu], "prefill=1 is simulated of machines that were calibrated"),
         (["a:kv_cache_bytes=900GiB", *gpu], "has room for"),

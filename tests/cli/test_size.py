@@ -45,6 +45,7 @@ def test_json_has_every_configuration(tmp_path: Path, capsys: pytest.CaptureFixt
     assert json.loads(printed[printed.index("{\n") :]) == made
 
 
+@pytest.mark.slow
 def test_ranks_and_stages_on_several_machines(tmp_path: Path) -> None:
     path = tmp_path / "size.json"
     words = ["--tp", "4,8,16", "--pp", "1,2,4", "--network", "ndr", "--quantization", "none"]

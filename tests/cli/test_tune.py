@@ -42,6 +42,7 @@ def tuned(words: list[str], *more: str) -> Profile:
     return Profile.read(Path(words[words.index("--out") + 1]))
 
 
+@pytest.mark.slow
 def test_a_profile_without_verification(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +102,7 @@ def test_the_measured_best_is_chosen(
     assert "by measurement" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_finalist_that_does_not_start_is_left_out(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +174,7 @@ def test_ctrl_c_between_search_and_verification_keeps_what_was_found(
     assert not made.verified
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "told"),
     [
@@ -196,6 +199,7 @@ def test_what_cannot_be(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_without_limits(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["tune", *words[:-2], "--no-verify"]) == 2
     assert "--slo is missing" in capsys.readouterr().err

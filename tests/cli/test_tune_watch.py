@@ -111,6 +111,7 @@ def test_the_next_profile_is_proposed(
     assert made.made_for.workload.requests == 80
 
 
+@pytest.mark.slow
 def test_the_latest_requests_are_looked_at(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,6 +141,7 @@ def test_the_same_load_needs_nothing(
     assert not (tmp_path / "next.json").exists()
 
 
+@pytest.mark.slow
 def test_a_look_that_fails_is_followed_by_the_next(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,6 +222,7 @@ def test_only_a_watched_server_is_given_a_profile(
     assert f"argument {option.partition('=')[0]}: it is for --watch" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_server_is_given_what_is_proposed(
     words: list[str],
     tmp_path: Path,

@@ -71,6 +71,7 @@ def run_by_kubernetes(command: list[str]) -> list[str]:
     return [word.replace("$$", "$") for word in command]
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(deployable())
 def test_any_configuration_gives_valid_objects_that_say_the_same(tables: Object) -> None:

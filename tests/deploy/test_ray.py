@@ -102,11 +102,11 @@ def test_a_stream_outlives_its_replica(kind: str, fleet: RayFleet, client: httpx
             killed.append(busy[0]["pid"])
             os.kill(parent(busy[0]["pid"]), signal.SIGKILL)
 
-    endpoint, body = asked_by(kind)
-    lines = streamed(client, f"/v1/{endpoint}", body, kill)
+    path, body = asked_by(kind)
+    lines = streamed(client, path, body, kill)
     assert killed, "the stream had ended"
     assert lines[-1] == "[DONE]", lines[-1]
-    assert parts(endpoint, lines) == expected
+    assert parts(path, lines) == expected
 
     def replaced() -> bool:
         now = {server["pid"] for server in fleet.servers()}

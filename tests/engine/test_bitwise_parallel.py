@@ -96,6 +96,7 @@ def test_on_the_cpu(tmp_path: Path, layers: int, heads: tuple[int, int], cut: Cu
     check(dense(tmp_path, layers, heads), cut)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layers", "heads", "cut"),
     [
@@ -121,6 +122,7 @@ def test_threads(tmp_path: Path, cut: Cut) -> None:
     check(dense(tmp_path), cut, threads=2 * cut.ranks * cut.stages)
 
 
+@pytest.mark.slow
 @cuts(ranks(2), slow(ranks(3)), stages(2), slow(stages(3)), slow(BOTH))
 def test_preemption(tmp_path: Path, cut: Cut) -> None:
     model, requests = dense(tmp_path, 4), growing(6, max_tokens=100)
@@ -135,6 +137,7 @@ def test_preemption(tmp_path: Path, cut: Cut) -> None:
         several.check_integrity()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "cut"),
     [
@@ -161,6 +164,7 @@ def test_forks_reports_of_prompts_and_embeddings(tmp_path: Path, backend: str, c
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 @needs_native
 def test_grammars_of_stages() -> None:
     """Who has a grammar waits for its mask, and holds up nobody who has none."""
@@ -217,6 +221,7 @@ def test_quantized_by_what_a_text_says(quantization: str, kv_cache: str, cut: Cu
     check(model, cut)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "several"),
     [

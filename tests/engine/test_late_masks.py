@@ -83,6 +83,7 @@ def test_whenever_masks_come_the_tokens_are_the_same(
     same(*stories)
 
 
+@pytest.mark.slow
 @PLAYS
 @given(
     st.integers(0, 10**6),

@@ -25,6 +25,8 @@ from penstock.config import EngineConfig
 from penstock.engine.loader import load, plan_engine
 from penstock.errors import EngineDeadError, PenstockError
 
+pytestmark = pytest.mark.slow
+
 LONG = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
 BACKENDS = [pytest.param("cpu", marks=needs_native), "reference"]
 PAIRS = [ranks(2), stages(2)]

@@ -177,6 +177,7 @@ def test_nor_do_preemption_and_smaller_steps(blocks: int, sight: str, tmp_path: 
     core.close()
 
 
+@pytest.mark.slow
 def test_a_prefix_is_found_after_its_blocks_were_given_back(backend: str, tmp_path: Path) -> None:
     model, params = folder(tmp_path), SamplingParams(temperature=0.0, max_tokens=40, logprobs=0)
     core = core_of(model, backend=backend)

@@ -15,8 +15,8 @@ from support.quantized_runs import command
 
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
+from penstock.evaluate.distribution import token_losses
 from penstock.evaluate.multiple_choice import Question, Task, score
-from penstock.evaluate.perplexity import log_probabilities
 from penstock.evaluate.text_model import TextModel
 from penstock.evaluate.windows import Window
 from penstock.tokenizer.load import load_tokenizer
@@ -49,8 +49,8 @@ def test_the_likeliest_answer_counts_and_its_length(path: Path) -> None:
     windows = [[Window((0, 2, 1), 1), Window((0, 0), 1)], [Window((0, 2), 1), Window((0, 1, 1), 1)]]
 
     def logs(targets: list[int]) -> float:
-        rows = [log_probabilities(np.array([[0, 1, 2]], np.float32) * (1 + t)) for t in targets]
-        return float(sum(row[0, t] for row, t in zip(rows, targets, strict=True)))
+        rows = np.array([[0, 1, 2]], np.float32) * (1 + np.array(targets, np.float32)[:, None])
+        return -float(token_losses(rows, targets).sum())
 
     expected = [(logs([2, 1]), logs([0])), (logs([2]), logs([1, 1]))]
     likely = sum(second > first for first, second in expected)
@@ -84,9 +84,9 @@ def test_scores_are_sums_over_the_tokens_of_answers(path: Path) -> None:
             sums = []
             for window in several:
                 whole = Window(window.token_ids, 1)
-                rows = np.concatenate([log_probabilities(each) for each in model.logits(whole)])
-                logs = rows[np.arange(len(rows)), list(window.token_ids[1:])]
-                sums.append(logs[window.first - 1 :].sum())
+                rows = np.concatenate([each.copy() for each in model.logits(whole)])
+                losses = token_losses(rows, window.token_ids[1:])
+                sums.append(-losses[window.first - 1 :].sum())
             right += int(np.argmax(sums)) == question.right
         assert found.accuracy == right / 3
 
@@ -128,8 +128,8 @@ def test_comparisons_have_tasks(
     assert code == 0, err
     code, _, err = command(capsys, model, "--out", tmp_path / "x", "--tasks", path)
     assert "--tasks: is of --compare alone" in err
-    missing = [*words[:4], "--tasks", "arc_easy", *words[6:]]
+    missing = [*words[:4], "--tasks", "arc_easy.jsonl", *words[6:]]
     code, _, err = command(capsys, model, "--out", tmp_path / "x", *missing)
     assert code != 0
-    assert "--tasks arc_easy: No such file or directory; a task is a file of questions" in err
+    assert "--tasks arc_easy.jsonl: No such file or directory; a task is a file of questions" in err
     assert not (tmp_path / "x").exists()

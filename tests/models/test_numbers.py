@@ -181,6 +181,7 @@ VALUES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(data=st.data())
 def test_any_change_ends_in_a_model_or_an_error(data: st.DataObject) -> None:

@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
-from functools import cache
 from typing import Any
 
 import llguidance
 import pytest
+from support.drawn_texts import drawn, tokenizers
 
 from penstock.grammar.spec import GrammarSpec
-from penstock.parsing.answer_grammar import Beginning, Calls, Function, answer_grammar
+from penstock.parsing.answer_grammar import answer_grammar
 from penstock.parsing.answer_parser import AnswerDelta, AnswerParser
-from penstock.parsing.styles import REASONING_STYLES, TOOL_STYLES, ToolStyle
+from penstock.parsing.asked_calls import Calls, Function
+from penstock.parsing.forms import ChannelForm, PythonForm, TagForm
+from penstock.parsing.known_styles import REASONING_STYLES, TOOL_STYLES
+from penstock.parsing.style import ReasoningStyle, Start, ToolStyle
 
-EOS = 256
-MARKS = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>")
+MARKS: tuple[str, ...] = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>")
 MARKS += ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>")
 MARKS += ("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "<|tool_call_begin|>")
 MARKS += ("<|tool_call|>", "<|/tool_call|>", "<|tool_call_end|>")
-MARKS += ("<think>", "</think>", "[THINK]", "[/THINK]")
+MARKS += ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>")
+MARKS += ("<|tool_call>", "<tool_call|>", '<|"|>', "<start_function_call>", "<escape>")
+MARKS += ("<end_function_call>", "<arg_key>", "</arg_key>", "<｜tool_sep｜>")
+MARKS += ("<|START_ACTION|>", "<|END_ACTION|>", "<|python_start|>", "<|python_end|>")
+MARKS += tuple(mark for style in REASONING_STYLES for mark in (style.opening, style.closing))
+MARKS = tuple(dict.fromkeys(MARKS))
 WEATHER = {
     "type": "object",
     "properties": {"city": {"type": "string", "maxLength": 5}, "n": {"$ref": "#/$defs/n"}},
@@ -40,83 +46,17 @@ FUNCTIONS = [
     Function("anything", {"type": "object"}, "tools[2].function.parameters"),
 ]
 STYLES = {style.name: style for style in TOOL_STYLES}
-REASONING: list[Beginning | None] = [None]
-REASONING += [Beginning(style, inside) for style in REASONING_STYLES for inside in (False, True)]
+MARKED = [name for name, style in STYLES.items() if not isinstance(style.form, ChannelForm)]
+"""Those whose calls are between marks in a text."""
+Beginning = tuple[ReasoningStyle | None, Start]
+STARTS = (Start.BEGINNING, Start.REASONING)
+(THINK,) = (style for style in REASONING_STYLES if style.name == "think")
+REASONING: list[Beginning] = [(None, Start.BEGINNING), *((THINK, start) for start in STARTS)]
 
 
-class Bytes:
-    """A tokenizer of bytes; from 256 on come special tokens."""
-
-    def __init__(self, special: tuple[str, ...]) -> None:
-        texts = ("<|end|>", *special)
-        self._ids = {text: EOS + i for i, text in enumerate(texts)}
-        self.pieces = [bytes([i]) for i in range(256)] + [text.encode() for text in texts]
-        self.special_ids = frozenset(self._ids.values())
-
-    def token_id(self, token: str) -> int | None:
-        return self._ids.get(token)
-
-
-class Wrapped:
-    """The same, as llguidance asks it."""
-
-    eos_token_id = EOS
-    bos_token_id = None
-
-    def __init__(self, tokenizer: Bytes) -> None:
-        self.tokens = tokenizer.pieces
-        self.special_token_ids = sorted(tokenizer.special_ids)
-
-    def __call__(self, text: bytes | str) -> list[int]:
-        return list(text.encode() if isinstance(text, str) else text)
-
-
-@cache
-def tokenizers(special: tuple[str, ...]) -> tuple[Any, llguidance.LLTokenizer]:
-    own = Bytes(special)
-    return own, llguidance.LLTokenizer(llguidance.TokenizerWrapper(Wrapped(own)))
-
-
-def spelled(tokenizer: Bytes, text: str) -> list[int]:
-    token = tokenizer.token_id(text)
-    return list(text.encode()) if token is None else [token]
-
-
-def drawn(grammar: GrammarSpec, special: tuple[str, ...], seed: int, begin: str = "") -> str | None:
-    """A text of the grammar that begins with ``begin``; None where it grew too long."""
-    own, theirs = tokenizers(special)
-    rng = random.Random(seed)
-    matcher = llguidance.LLMatcher(theirs, llguidance.LLMatcher.grammar_from_lark(grammar.text))
-    assert not matcher.is_error(), matcher.get_error()
-    tokens = spelled(own, begin)
-    closings = [spelled(own, style.closing) for style in REASONING_STYLES]
-    assert matcher.consume_tokens(tokens) or not tokens, matcher.get_error()
-    while not matcher.is_stopped():
-        mask = matcher.compute_bitmask()
-        allowed = [i for i in range(len(own.pieces)) if mask[i >> 3] >> (i & 7) & 1]
-        if len(tokens) > 500:
-            return None
-        # Chance alone would hardly ever spell the end of reasoning.
-        ends = [ids for ids in closings if matcher.validate_tokens(ids) == len(ids)]
-        if ends and rng.random() < 0.1:
-            ending = rng.choice(ends)
-            assert matcher.consume_tokens(ending), matcher.get_error()
-            tokens += ending
-            continue
-        readable = [token for token in allowed if 32 <= token < 127] or allowed
-        token = rng.choice(readable if rng.random() < 0.9 else allowed)
-        if token == EOS or (EOS in allowed and rng.random() < 0.3):
-            break
-        assert matcher.consume_token(token), matcher.get_error()
-        tokens.append(token)
-    return b"".join(own.pieces[token] for token in tokens).decode(errors="replace")
-
-
-def read(text: str, style: ToolStyle | None, reasoning: Beginning | None) -> AnswerDelta:
+def read(text: str, style: ToolStyle | None, reasoning: Beginning = REASONING[0]) -> AnswerDelta:
     names = {function.name: function.schema for function in FUNCTIONS}
-    started = None if reasoning is None else reasoning.style
-    inside = reasoning is not None and reasoning.inside
-    parser = AnswerParser(started, inside, style, names, eager=False)
+    parser = AnswerParser(*reasoning, style, names, eager=False)
     found = parser.push(text)
     found.add(parser.finish())
     return found
@@ -135,13 +75,13 @@ def check(call: Any) -> None:
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("special", [MARKS, MARKS[:3], ()], ids=["all", "no args", "none"])
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", MARKED)
 def test_forced_calls(style: str, special: tuple[str, ...]) -> None:
     finished = 0
     for reasoning, single in itertools.product(REASONING, (True, False)):
         calls = Calls(STYLES[style], FUNCTIONS, forced=True, single=single)
-        grammar = answer_grammar(tokenizers(special)[0], reasoning, calls, None)
-        for seed in range(3):
+        grammar = answer_grammar(tokenizers(special)[0], *reasoning, calls, None)
+        for seed in range(2):
             text = drawn(grammar, special, seed)
             if text is None:
                 continue
@@ -152,20 +92,21 @@ def test_forced_calls(style: str, special: tuple[str, ...]) -> None:
             for call in found.calls:
                 check(call)
             finished += 1
-    assert finished > 15
+    assert finished > 4
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("special", [MARKS, ()], ids=["special", "text"])
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", MARKED)
 def test_calls_among_text(style: str, special: tuple[str, ...]) -> None:
     own, _ = tokenizers(special)
     opening = STYLES[style].opening
     called = 0
     for reasoning, single in itertools.product((REASONING[0], REASONING[1]), (True, False)):
         calls = Calls(STYLES[style], FUNCTIONS, forced=False, single=single)
-        grammar = answer_grammar(own, reasoning, calls, None)
-        bare = "[" if STYLES[style].python else "{"
-        for seed, begin in itertools.product(range(3), (opening or bare, "")):
+        grammar = answer_grammar(own, *reasoning, calls, None)
+        bare = "[" if isinstance(STYLES[style].form, PythonForm) else "{"
+        for seed, begin in itertools.product(range(2), (opening or bare, "")):
             if STYLES[style].bare and not special:
                 begin = begin and bare
             text = drawn(grammar, special, seed, begin)
@@ -177,7 +118,7 @@ def test_calls_among_text(style: str, special: tuple[str, ...]) -> None:
             for call in found.calls:
                 check(call)
             called += bool(found.calls)
-    assert called > 5
+    assert called > 3
 
 
 @pytest.mark.parametrize("special", [MARKS, ()], ids=["special", "text"])
@@ -200,10 +141,10 @@ def test_calls_among_text(style: str, special: tuple[str, ...]) -> None:
 )
 def test_content_after_reasoning(special: tuple[str, ...], content: GrammarSpec, fits: Any) -> None:
     own, _ = tokenizers(special)
-    assert answer_grammar(own, None, None, content) == content
+    assert answer_grammar(own, *REASONING[0], None, content) == content
     finished = 0
     for reasoning, begin in ((REASONING[1], ""), (REASONING[1], "<think>"), (REASONING[2], "")):
-        grammar = answer_grammar(own, reasoning, None, content)
+        grammar = answer_grammar(own, *reasoning, None, content)
         for seed in range(4):
             text = drawn(grammar, special, seed, begin)
             if text is not None:
@@ -215,7 +156,7 @@ def test_content_after_reasoning(special: tuple[str, ...], content: GrammarSpec,
 
 def test_space_in_content_after_reasoning_is_bounded() -> None:
     own, theirs = tokenizers(())
-    grammar = answer_grammar(own, REASONING[1], None, GrammarSpec(kind="json_object"))
+    grammar = answer_grammar(own, *REASONING[1], None, GrammarSpec(kind="json_object"))
     compiled = llguidance.LLMatcher.grammar_from_lark(grammar.text)
     for text in ("{" + " " * 50, " " * 50 + "<think>", "<think></think>" + "\n" * 50):
         matcher = llguidance.LLMatcher(theirs, compiled)
@@ -226,12 +167,12 @@ def test_content_beside_calls() -> None:
     own, _ = tokenizers(())
     content = GrammarSpec(kind="json_schema", text='{"const": 5}')
     calls = Calls(STYLES["hermes"], FUNCTIONS[:2], forced=False, single=False)
-    grammar = answer_grammar(own, REASONING[1], calls, content)
+    grammar = answer_grammar(own, *REASONING[1], calls, content)
     for seed in range(5):
         assert drawn(grammar, (), seed, "5") == "5"
         text = drawn(grammar, (), seed, "<tool_call>")
         if text is not None:
-            found = read(text, STYLES["hermes"], None)
+            found = read(text, STYLES["hermes"])
             assert found.calls
             assert found.content == ""
 
@@ -250,7 +191,7 @@ TAGGED = {
 }
 
 
-@pytest.mark.parametrize("style", ["qwen3-coder", "glm", "minimax"])
+@pytest.mark.parametrize("style", ["qwen3-coder", "glm", "minimax", "deepseek-v3.2"])
 @pytest.mark.parametrize(
     ("arguments", "taken"),
     [
@@ -269,25 +210,31 @@ TAGGED = {
 )
 def test_tagged_arguments(style: str, arguments: dict[str, str], taken: bool) -> None:
     own, theirs = tokenizers(())
-    form = STYLES[style].tags
-    assert form is not None
+    form = STYLES[style].form
+    assert isinstance(form, TagForm)
     calls = Calls(STYLES[style], [Function("f", TAGGED, "tools[0]")], forced=True, single=True)
     text = "".join(
-        f"{form.before_key}{key}{form.after_key}{form.before_value}{value}{form.after_value}"
+        f"{form.before_key}{key}{form.behind_key(key in ('text', 'code', 'kind'))}"
+        f"{form.before_value}{value}{form.after_value}"
         for key, value in arguments.items()
     )
     text = f"{form.before_name}f{form.after_name}{text}{form.end}"
     if style == "minimax":
         text = f'<minimax:tool_call>\n<invoke name="{text}\n</minimax:tool_call>'
+    elif style == "deepseek-v3.2":
+        text = f'<｜DSML｜function_calls>\n<｜DSML｜invoke name="{text}\n</｜DSML｜function_calls>'
     else:
-        text = f"<tool_call>{text}" + ("\n</tool_call>" if style == "qwen3-coder" else "")
-    compiled = llguidance.LLMatcher.grammar_from_lark(answer_grammar(own, None, calls, None).text)
+        around = "\n" if style == "qwen3-coder" else ""
+        text = f"<tool_call>{around}{text}" + ("\n</tool_call>" if around else "")
+    compiled = llguidance.LLMatcher.grammar_from_lark(
+        answer_grammar(own, *REASONING[0], calls, None).text
+    )
     matcher = llguidance.LLMatcher(theirs, compiled)
     assert not matcher.is_error(), matcher.get_error()
-    accepted = matcher.validate_tokens(list(text.encode())) == len(text)
+    accepted = matcher.validate_tokens(list(text.encode())) == len(text.encode())
     assert accepted is taken
     if taken:
-        parser = AnswerParser(None, False, STYLES[style], {"f": TAGGED}, eager=False)
+        parser = AnswerParser(*REASONING[0], STYLES[style], {"f": TAGGED}, eager=False)
         (call,) = parser.push(text).calls
         read = json.loads(call.arguments)
         assert read["text"] == arguments["text"]
@@ -308,12 +255,14 @@ def test_tagged_arguments(style: str, arguments: dict[str, str], taken: bool) ->
 def test_python_arguments(call: str, taken: bool) -> None:
     own, theirs = tokenizers(())
     calls = Calls(STYLES["pythonic"], [Function("f", TAGGED, "tools[0]")], forced=True, single=True)
-    compiled = llguidance.LLMatcher.grammar_from_lark(answer_grammar(own, None, calls, None).text)
+    compiled = llguidance.LLMatcher.grammar_from_lark(
+        answer_grammar(own, *REASONING[0], calls, None).text
+    )
     matcher = llguidance.LLMatcher(theirs, compiled)
     text = f"[{call}]"
     assert (matcher.validate_tokens(list(text.encode())) == len(text)) is taken
     if taken:
-        parser = AnswerParser(None, False, STYLES["pythonic"], {"f": TAGGED}, eager=False)
+        parser = AnswerParser(*REASONING[0], STYLES["pythonic"], {"f": TAGGED}, eager=False)
         (found,) = parser.push(text).calls
         assert {"text", "other"} <= set(json.loads(found.arguments))
 
@@ -322,7 +271,7 @@ def test_reasoning_that_names_the_mark_of_calls() -> None:
     own, theirs = tokenizers(())
     for forced in (True, False):
         calls = Calls(STYLES["hermes"], FUNCTIONS, forced=forced, single=True)
-        grammar = answer_grammar(own, REASONING[1], calls, None)
+        grammar = answer_grammar(own, *REASONING[1], calls, None)
         text = "<think>I write <tool_call> then.</think>\n\n<tool_call>\n"
         text += '{"name": "get-time", "arguments": {}}\n</tool_call>'
         compiled = llguidance.LLMatcher.grammar_from_lark(grammar.text)

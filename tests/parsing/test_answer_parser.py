@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
 from penstock.parsing.answer_parser import AnswerParser
-from penstock.parsing.styles import REASONING_STYLES, TOOL_STYLES, Styles
-from penstock.parsing.tagged_values import json_value
+from penstock.parsing.calls.tagged_values import json_value
+from penstock.parsing.known_styles import REASONING_STYLES, TOOL_STYLES
+from penstock.parsing.style import Start
+from penstock.parsing.styles import Styles
 
 TOOLS: dict[str, Any] = {
     "f": {},
@@ -23,7 +25,7 @@ TOOLS: dict[str, Any] = {
     },
 }
 STYLES = {style.name: style for style in TOOL_STYLES}
-THINK = REASONING_STYLES[0]
+REASONING = {style.name: style for style in REASONING_STYLES}
 WEATHER = '{"name": "get_weather", "arguments": {"city": "Brno {", "days": [1, -2.5e3, null]}}'
 ARGUMENTS = '{"city": "Brno {", "days": [1, -2.5e3, null]}'
 F = '{"arguments": {}, "name": "f"}'
@@ -38,12 +40,12 @@ def parse(
     *,
     eager: bool = False,
     single: bool = False,
-    reasoning: bool = False,
+    reasoning: str | None = None,
     inside: bool = False,
 ) -> Answer:
     parser = AnswerParser(
-        THINK if reasoning else None,
-        inside,
+        None if reasoning is None else REASONING[reasoning],
+        Start.REASONING if inside else Start.BEGINNING,
         None if style is None else STYLES[style],
         TOOLS,
         eager=eager,
@@ -147,6 +149,36 @@ TWO = [*ONE, ("f", "{}")]
             "Yes.",
             TWO,
         ),
+        *(
+            (
+                style,
+                f'Yes.\n\n<｜DSML｜{section}>\n<｜DSML｜invoke name="get_weather">\n'
+                '<｜DSML｜parameter name="city" string="true">Brno {</｜DSML｜parameter>\n'
+                '<｜DSML｜parameter name="days" string="false">[1, -2.5e3, null]'
+                "</｜DSML｜parameter>\n</｜DSML｜invoke>\n"
+                f'<｜DSML｜invoke name="f">\n\n</｜DSML｜invoke>\n</｜DSML｜{section}>',
+                "Yes.",
+                TWO,
+            )
+            for style, section in (
+                ("deepseek-v3.2", "function_calls"),
+                ("deepseek-v4", "tool_calls"),
+            )
+        ),
+        (
+            "command-r",
+            'Action: ```json\n[\n    {\n        "tool_name": "get_weather",\n        "parameters": '
+            f'{ARGUMENTS}\n    }},\n    {{"tool_name": "f", "parameters": {{}}}}\n]\n```',
+            "",
+            TWO,
+        ),
+        (
+            "command-r",
+            'I look.\nAction: ```json\n[{"tool_name": "get_weather", "parameters": '
+            f"{ARGUMENTS}}}]```",
+            "I look.",
+            ONE,
+        ),
         (
             "pythonic",
             "[get_weather(city='Brno {', days=[1, -2.5e3, None,],), f()]",
@@ -158,6 +190,79 @@ TWO = [*ONE, ("f", "{}")]
         ("phi4", f"<|tool_call|>{WEATHER}<|/tool_call|><|tool_call|>{F}<|/tool_call|>", "", TWO),
         ("granite", f"<|tool_call|>[{WEATHER}, {F}]", "", TWO),
         ("json", f"\n[{WEATHER},\n{F}]", "", TWO),
+        (
+            "gemma",
+            '<|tool_call>call:get_weather{city:<|"|>Brno {<|"|>,days:[1,-2.5e3,null]}<tool_call|>'
+            "<|tool_call>call:f{}<tool_call|>",
+            "",
+            TWO,
+        ),
+        (
+            "functiongemma",
+            "I look. <start_function_call>call:get_weather{city:<escape>Brno {<escape>, days : "
+            "[1, -2.5e3, None]}<end_function_call>",
+            "I look.",
+            ONE,
+        ),
+        # A text without its quotes, and a list that is left open to the last comma.
+        (
+            "functiongemma",
+            "<start_function_call>call:get_weather{<escape>city<escape>:Brno {,days:[1,-2.5e3,null,"
+            "],}",
+            "",
+            ONE,
+        ),
+        ("llama4", f"<|python_start|>{WEATHER}<|python_end|>", "", ONE),
+        ("llama4", WEATHER.replace("arguments", "parameters"), "", ONE),
+        (
+            "llama4-pythonic",
+            "<|python_start|>[get_weather(city='Brno {', days=[1, -2.5e3, None]), f()]"
+            "<|python_end|>",
+            "",
+            TWO,
+        ),
+        ("llama4-pythonic", '[get_weather(city="Brno {", days=[1, -2.5e3, null])]', "", ONE),
+        (
+            "cohere",
+            '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", '
+            f'"parameters": {ARGUMENTS}}},\n    {{"tool_call_id": "1", "tool_name": "f", '
+            '"parameters": {}}\n]<|END_ACTION|>',
+            "",
+            TWO,
+        ),
+        (
+            "apertus",
+            f'<|tools_prefix|>[{{"get_weather": {ARGUMENTS}}}, {{"f": {{}}}}]<|tools_suffix|>',
+            "",
+            TWO,
+        ),
+        ("nemotron", f"<TOOLCALL>[{WEATHER}, {F}]</TOOLCALL>", "", TWO),
+        ("hunyuan", f"\n<tool_calls>[{WEATHER},{F}]</tool_calls>", "", TWO),
+        (
+            "seed",
+            "I look.\n<seed:tool_call>\n<function=get_weather>\n<parameter=city>Brno {"
+            "</parameter>\n<parameter=days>[1, -2.5e3, null]</parameter>\n</function>\n"
+            "</seed:tool_call>",
+            "I look.",
+            ONE,
+        ),
+        (
+            "step3",
+            "I look.<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜>"
+            '<steptml:invoke name="get_weather"><steptml:parameter name="city">Brno {'
+            '</steptml:parameter><steptml:parameter name="days">[1, -2.5e3, null]'
+            "</steptml:parameter></steptml:invoke>"
+            "<｜tool_call_end｜>\n<｜tool_calls_end｜>",
+            "I look.",
+            ONE,
+        ),
+        (
+            "lfm2",
+            "<|tool_call_start|>[get_weather(city='Brno {', days=[1, -2.5e3, None]), f()]"
+            "<|tool_call_end|>I look.",
+            "I look.",
+            TWO,
+        ),
         ("json", WEATHER, "", ONE),
     ],
 )
@@ -170,7 +275,7 @@ def test_calls(
 
 
 def test_arguments_come_while_they_are_written() -> None:
-    parser = AnswerParser(None, False, STYLES["hermes"], TOOLS, eager=True)
+    parser = AnswerParser(None, Start.BEGINNING, STYLES["hermes"], TOOLS, eager=True)
     seen = ""
     for i, char in enumerate(text := f"<tool_call>{WEATHER}</tool_call>"):
         seen += "".join(call.arguments for call in parser.push(char).calls)
@@ -220,7 +325,26 @@ def test_arguments_come_while_they_are_written() -> None:
         ("glm", "<tool_call>no\n</tool_call>"),
         ("glm", "<tool_call>f</tool"),
         ("minimax", '<minimax:tool_call>\n<invoke name="f" />'),
+        (
+            "deepseek-v3.2",
+            '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n'
+            '<｜DSML｜parameter name="a" string="no">1',
+        ),
+        ("deepseek-v3.2", '<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="a">1'),
+        ("command-r", 'Action: ```json\n[{"tool_name": "directly_answer", "parameters": {}}]\n```'),
+        ("command-r", "Action: ```python\nf()\n```"),
         ("json", "[1, 2, 3]"),
+        ("gemma", "<|tool_call>call:no{}<tool_call|>"),
+        ("gemma", "<|tool_call>f{}"),
+        ("gemma", "<|tool_call>call:f{a}"),
+        ("gemma", "<|tool_call>call:f{[a]:1}"),
+        ("gemma", "<|tool_call>call:f{:1}"),
+        ("gemma", "<|tool_call>call:f{,a:1}"),
+        ("cohere", '<|START_ACTION|>[{"name": "f", "parameters": {}}]<|END_ACTION|>'),
+        ("apertus", '<|tools_prefix|>[{"no": {}}]'),
+        ("apertus", '<|tools_prefix|>[{"f": []}]'),
+        ("step3", "<｜tool_call_begin｜>code<｜tool_sep｜>"),
+        ("lfm2", "<|tool_call_start|>f()"),
         ("json", '{"a": [1, 2], "name": "f"}'),
         ("json", "  plain text\n"),
     ],
@@ -230,6 +354,26 @@ def test_what_is_no_call_is_content_to_the_last_character(
 ) -> None:
     assert parse([text], style, eager=eager) == ("", text, [])
     assert parse(list(text), style, eager=eager) == ("", text, [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "begun"),
+    [
+        ("a:}", '{"a": '),
+        ("a:1 b:2", '{"a": '),
+        ("a:1]", '{"a": 1'),
+        ('a:<|"|>x}<tool_call|>', '{"a": "x}<tool_call|>'),
+        ("a:[1,,", '{"a": [1, '),
+        ("a:" + "[" * 200, None),
+    ],
+)
+def test_quoted_values_that_break(arguments: str, begun: str | None) -> None:
+    text = f"<|tool_call>call:f{{{arguments}"
+    for pieces in ([text], list(text)):
+        assert parse(pieces, "gemma") == ("", text, [])
+        _, content, [(name, read)] = parse(pieces, "gemma", eager=True)
+        assert name == "f"
+        assert begun is None or (read == begun and arguments.endswith(content))
 
 
 @pytest.mark.parametrize(
@@ -307,13 +451,42 @@ def test_a_call_that_breaks_in_its_arguments() -> None:
 )
 def test_reasoning(text: str, inside: bool, reasoning: str, content: str) -> None:
     for pieces in ([text], list(text)):
-        found = parse(pieces, None, reasoning=True, inside=inside)
+        found = parse(pieces, None, reasoning="think", inside=inside)
         assert found == (reasoning, content, [])
+
+
+@pytest.mark.parametrize(
+    ("style", "text", "reasoning", "content"),
+    [
+        ("gemma", "<|channel>thought\nHm.\n<channel|>Yes.", "Hm.", "Yes."),
+        ("gemma", "<|channel>thought\n<channel|>Yes.", "", "Yes."),
+        ("seed", "<seed:think>Hm.</seed:think>\nYes.", "Hm.", "Yes."),
+        ("apertus", "<|inner_prefix|>Hm.<|inner_suffix|>Yes.", "Hm.", "Yes."),
+        (
+            "cohere",
+            "<|START_THINKING|>Hm.<|END_THINKING|><|START_RESPONSE|>Yes. <|END_RESPONSE|>",
+            "Hm.",
+            "Yes.",
+        ),
+        ("cohere", "<|START_RESPONSE|>Yes.", "", "Yes."),
+        ("cohere", "Yes.<|END_RESPONSE|>", "", "Yes.<|END_RESPONSE|>"),
+        ("hunyuan", "<think>\nHm.\n</think>\n<answer>\nYes.\n</answer>", "Hm.", "Yes."),
+        ("hunyuan", "<think></think>Yes. <answer>", "", "Yes. <answer>"),
+        ("hunyuan", "<think></think><answer>a < b</ans", "", "a < b</ans"),
+        ("hunyuan", "<think></think><answer>a</answer> b", "", "a b"),
+        ("ernie", "<think>Hm.</think>\n\n\n<response>\nYes.\n</response>\n", "Hm.", "Yes."),
+    ],
+)
+def test_marks_of_reasoning_and_answers(
+    style: str, text: str, reasoning: str, content: str
+) -> None:
+    for pieces in ([text], list(text)):
+        assert parse(pieces, None, reasoning=style) == (reasoning, content, [])
 
 
 def test_calls_inside_reasoning_are_thoughts() -> None:
     text = f"<think><tool_call>{F}</tool_call></think>\n<tool_call>{WEATHER}</tool_call>"
-    assert parse([text], "hermes", reasoning=True) == (f"<tool_call>{F}</tool_call>", "", ONE)
+    assert parse([text], "hermes", reasoning="think") == (f"<tool_call>{F}</tool_call>", "", ONE)
 
 
 FRAGMENTS = st.sampled_from(
@@ -347,6 +520,14 @@ FRAGMENTS = st.sampled_from(
         *("<arg_value>", "</arg_value>", "<minimax:tool_call>", '<invoke name="', '">'),
         *('<parameter name="a">', "</invoke>", "</minimax:tool_call>"),
         *("[f(", "f(", "a=", ")", ")]", "None", "'b\\'"),
+        *("<|tool_call>", "<tool_call|>", "call:f{", "a:", '<|"|>', "<escape>", ":", "<TOOLCALL>"),
+        *("<start_function_call>", "<end_function_call>", "<|python_start|>", "<|python_end|>"),
+        *("<|START_ACTION|>", '{"tool_name": "f", "parameters": ', "<|tools_prefix|>", '{"f": '),
+        *("<seed:tool_call>", "<tool_calls>", "<|tool_call_start|>", "<｜tool_call_begin｜>"),
+        *("<｜tool_sep｜>", '<steptml:invoke name="f">', "</steptml:invoke>", "</TOOLCALL>"),
+        *("<|channel|>", "<|message|>", "<|end|>", "to=functions.f", "final", "analysis"),
+        *("<answer>", "</answer>", "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<response>"),
+        *("<|channel>thought", "<channel|>", "<seed:think>", "</seed:think>", "</response>"),
         *("[", "]", ",", ";", "{", "f", "[ARGS]", " ", "\n", "\u2003", "text", "<", "</t", "1.5"),
     ]
 )
@@ -358,7 +539,7 @@ FRAGMENTS = st.sampled_from(
     style=st.sampled_from([None, *STYLES]),
     eager=st.booleans(),
     single=st.booleans(),
-    reasoning=st.booleans(),
+    reasoning=st.sampled_from([None, *REASONING]),
     inside=st.booleans(),
 )
 @settings(max_examples=400, deadline=None)
@@ -371,7 +552,7 @@ def test_where_the_text_is_cut_does_not_matter(
     assert parse(pieces, style, **how) == whole
     assert parse(list(text), style, **how) == whole
     _, content, calls = whole
-    if not how["reasoning"] and not calls:
+    if not how["reasoning"] and not calls and style != "harmony":
         assert content == text
     if not how["eager"]:
         for _, arguments in calls:
@@ -394,7 +575,11 @@ def test_arguments_are_json_objects_and_all_of_them_are_taken(text: str) -> None
 def test_styles_are_found_by_the_chat_template() -> None:
     def found(text: str) -> tuple[str | None, str | None]:
         styles = Styles.choose("auto", "auto", {"default": text})
-        return styles.tools and styles.tools.name, styles.reasoning and styles.reasoning.name
+        tools, reasoning = styles.tools, styles.reasoning
+        return (
+            None if tools is None else tools.name,
+            None if reasoning is None else reasoning.name,
+        )
 
     assert found("{{ messages }}") == ("generic", None)
     assert found("{{ messages }}{{ tools }}") == (None, None)
@@ -406,10 +591,36 @@ def test_styles_are_found_by_the_chat_template() -> None:
     v31 = "{{ tools }}<｜tool▁call▁begin｜>"
     assert found(v31) == ("deepseek-v3.1", None)
     assert found(v31 + "```json</think>") == ("deepseek-v3", "think")
+    dsml = "{{ tools }}{% set token = '｜DSML｜' %}"
+    assert found(dsml + "<{{ token }}function_calls></think>") == ("deepseek-v3.2", "think")
+    assert found(dsml + "{{ message.tool_calls }}<{{ token }}tool_calls>")[0] == "deepseek-v4"
+    asked = "{{ tools }}Write 'Action:' followed by a json-formatted list of actions that"
+    assert found(asked) == ("command-r", None)
     assert found("<|im_system|>tool_declare<|im_middle|>{{ tools }}") == ("kimi", None)
     assert found("{{ tools }}<|tool_call|>{{ call }}<|/tool_call|>") == ("phi4", None)
     assert found("{{ tools }}<|tool_call|>{{ calls }}") == ("granite", None)
     assert found(v31.replace("tools", "messages")) == ("generic", None)
+    assert found("{{ tools }}<|start|><|channel|>analysis<|message|>") == ("harmony", "harmony")
+    assert found("{{ tools }}'<|tool_call>call:' <|channel>thought<channel|>") == ("gemma", "gemma")
+    assert found("{{ tools }}<start_function_call>call:") == ("functiongemma", None)
+    assert found('{{ tools }}<|header_start|>ipython"parameters": ') == ("llama4", None)
+    assert found("{{ tools }}<|header_start|>[func_name1(a=b)]") == ("llama4-pythonic", None)
+    assert found("{{ tools }}<|START_ACTION|>tool_name<|END_THINKING|><|START_RESPONSE|>") == (
+        "cohere",
+        "cohere",
+    )
+    assert found("{{ tools }}<seed:tool_call><function=</seed:think>") == ("seed", "seed")
+    assert found("{{ tools }}<TOOLCALL></think>") == ("nemotron", "think")
+    assert found("{{ tools }}<tool_calls></think><answer>") == ("hunyuan", "hunyuan")
+    assert found("{{ tools }}<tool_call></think><response>") == ("hermes", "ernie")
+    assert found("{{ tools }}<|tools_prefix|><|inner_suffix|>") == ("apertus", "apertus")
+    assert found("{{ tools }}<steptml:invoke<｜tool_call_begin｜>") == ("step3", None)
+    assert found("{{ tools }}<|tool_call_start|>") == ("lfm2", None)
+    listed = {"default": "List of tools: {{ tools }}"}
+    assert Styles.choose("auto", "auto", listed).tools is None
+    in_vocabulary = Styles.choose("auto", "auto", listed, {"<|tool_call_start|>"}.__contains__)
+    assert in_vocabulary.tools is not None
+    assert in_vocabulary.tools.name == "lfm2"
     assert found("tools[AVAILABLE_TOOLS][TOOL_CALLS][THINK][/THINK]") == ("mistral", "mistral")
     assert found('tools {"name": , "parameters": } ipython') == ("llama3", None)
     chosen = Styles.choose("json", "none", {"default": "<tool_call></think>"})

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from penstock.parsing.answer_parser import AnswerParser
-from penstock.parsing.call_ids import with_numbered_ids
 from penstock.parsing.described_tools import with_described_tools, written_call
-from penstock.parsing.styles import GENERIC, Styles
+from penstock.parsing.history import with_numbered_ids
+from penstock.parsing.known_styles import GENERIC
+from penstock.parsing.style import Start
+from penstock.parsing.styles import Styles
 from penstock.tokenizer.chat import ChatTemplate
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -76,7 +78,7 @@ def test_calls_and_what_they_returned() -> None:
         "<tool_response>\ng returned:\nNo.\n</tool_response>\n"
         "<tool_response>\nf returned:\nRain.\n</tool_response>\n\nHi"
     )
-    parser = AnswerParser(None, False, GENERIC, {"f": {}, "g": {}}, eager=False)
+    parser = AnswerParser(None, Start.BEGINNING, GENERIC, {"f": {}, "g": {}}, eager=False)
     read = parser.push(calls["content"])
     read.add(parser.finish())
     assert read.content == "I look."

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from support import byte_tokenizer
 
-from penstock.parsing.marks import has_special_marks, opened
-from penstock.parsing.styles import REASONING_STYLES, TOOL_STYLES, ReasoningStyle
+from penstock.parsing.known_styles import REASONING_STYLES, TOOL_STYLES
+from penstock.parsing.marks import has_special_marks, start_behind
+from penstock.parsing.style import ReasoningStyle, Start
 from penstock.tokenizer import load_tokenizer
 
-THINK = REASONING_STYLES[0]
+(THINK,) = (style for style in REASONING_STYLES if style.name == "think")
 (JSON,) = (style for style in TOOL_STYLES if style.name == "json")
 
 
@@ -28,5 +29,7 @@ def test_marks_that_are_special_tokens_and_prompts_that_open_the_reasoning(
         ("think>", False),
         ("", False),
     ):
-        assert opened(tokenizer, tokenizer.encode(text), THINK) is inside
-    assert opened(tokenizer, tokenizer.encode("a<|im_start|>"), special)
+        start = Start.REASONING if inside else Start.BEGINNING
+        assert start_behind(tokenizer, tokenizer.encode(text), THINK) is start
+    prompt = tokenizer.encode("a<|im_start|>")
+    assert start_behind(tokenizer, prompt, special) is Start.REASONING

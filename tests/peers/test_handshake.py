@@ -148,6 +148,7 @@ def relayed(there: Any, back: Any) -> tuple[Any, Any]:
     return meet(guest(), host(), mine, theirs)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)  # a third of a second each
 @given(st.data())
 def test_who_changes_a_handshake_is_noticed(data: st.DataObject) -> None:

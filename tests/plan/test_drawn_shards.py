@@ -113,6 +113,7 @@ def check(spec: ModelSpec, dtype: Any, fused: bool, world: int) -> None:
         np.testing.assert_array_equal(got, own_logits(own, rank, expected))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30, suppress_health_check=SLOW)
 @given(spec=specs(states=True), dtype=st.sampled_from(["float32", "bfloat16"]), fused=st.booleans())
 def test_two_ranks_compute_what_one_does(spec: ModelSpec, dtype: Any, fused: bool) -> None:
@@ -133,6 +134,7 @@ def test_any_number_of_ranks_computes_what_one_does(
     check(spec, dtype, fused, world)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15, suppress_health_check=SLOW)
 @given(
     spec=specs(states=True, heads=UNEVEN_HEADS),

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -61,6 +65,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, st
     return code, captured.out, captured.err
 
 
+@pytest.mark.slow
 @needs_native
 def test_methods_are_made_judged_and_drawn(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -86,13 +91,71 @@ def test_methods_are_made_judged_and_drawn(
     assert all(each["decode_tokens_per_s"] > 0 for each in variants.values())
     assert "rtn:8:row" in said
     assert (out / "comparison.svg").read_text().startswith("<svg")
-    code, _, err = run(capsys, *words, "rtn:8:row")  # it is there, and not made again
+    code, said, err = run(capsys, *words, "rtn:8:row")  # neither made nor judged again
     assert code == 0, err
     again = json.loads((out / "comparison.json").read_text())["variants"]
-    assert again[1]["seconds"] is None
+    assert again == document["variants"]  # tokens/s would differ otherwise
+    assert "rtn:4:32" in said  # what was not asked for again
+    shutil.rmtree(out / "nf4")
+    (out / "magnitude").rename(tmp_path / "elsewhere")
+    (out / "rtn-4-32").rename(out / "magnitude")
+    code, _, err = run(capsys, *words, "nf4")
+    assert code == 0, err
+    assert "was of other checkpoints: rtn:4:32, nf4, magnitude;" in err
+    assert "judged before, by the same, which are not asked for and stay" in err
+    again = json.loads((out / "comparison.json").read_text())["variants"]
+    kept = ["as it is", "rtn:8:row", "gptq:4:32", "rtn:auto=6:32"]
+    assert {each["name"] for each in again} == {*kept, "nf4"}
+    assert all(each == variants[each["name"]] for each in again if each["name"] in kept)
+    assert again[1]["kl_mean"] == variants["nf4"]["kl_mean"]
     code, _, err = run(capsys, *words, "gptq:4:32", "--samples", 3)
     assert code == cli.EXIT_USAGE
     assert "was made with another calibration; remove it" in err
+
+
+@pytest.mark.slow
+@needs_native
+def test_killed_between_variants_it_judges_the_rest(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 40)
+    model = tiny_checkpoint("llama", max_position_embeddings=1024, **SHAPE)
+    found = tmp_path / "out" / "comparison.json"
+    asked = ["rtn:8:row", "rtn:4:32", "nf4"]
+
+    def command(text: Path, *more: str) -> list[str]:
+        words = [model, "--out", found.parent, "--text", text, "--compare", *asked, *more]
+        return [sys.executable, "-m", "penstock", "quantize", *map(str, words)]
+
+    def judged() -> dict[str, dict[str, object]]:
+        document = json.loads(found.read_text())
+        return {each["name"]: each for each in document["variants"]}
+
+    with subprocess.Popen(command(text), stderr=subprocess.PIPE) as process:
+        while not found.exists() or len(judged()) < 2:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+    before = judged()
+    assert len(before) < 4
+    again = subprocess.run(command(text), capture_output=True, text=True, check=True)
+    assert "judged before, by the same: rtn:8:row" in again.stderr
+    whole = judged()
+    assert list(whole) == ["as it is", *asked]
+    assert {name: whole[name] for name in before} == before  # tokens/s as well
+
+    text.write_text("Five quacking zephyrs jolt my wax bed. " * 40)
+    again = subprocess.run(
+        command(text, "--max-windows", "1"), capture_output=True, text=True, check=True
+    )
+    assert "was of another text and number of windows" in again.stderr
+    others = judged()
+    assert all(others[name]["perplexity"] != whole[name]["perplexity"] for name in whole)
+    found.write_bytes(found.read_bytes()[:-100])
+    again = subprocess.run(
+        command(text, "--max-windows", "1"), capture_output=True, text=True, check=True
+    )
+    assert "comparison.json cannot be read" in again.stderr
+    assert judged().keys() == others.keys()
 
 
 @pytest.mark.parametrize(

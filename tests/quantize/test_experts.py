@@ -33,6 +33,7 @@ from penstock.quantize.forms.codebooks import Codebooks
 from penstock.quantize.forms.form import Coded
 from penstock.quantize.forms.integers import STORAGES, Integers
 from penstock.quantize.forms.lattice import Lattice
+from penstock.quantize.forms.small_floats import Nvfp4
 from penstock.quantize.grid import IntegerGrid
 from penstock.quantize.hessian import Hessian
 from penstock.quantize.inputs import Input, in_passes
@@ -286,6 +287,15 @@ def test_stacks_become_tensors_of_each_expert(
     assert all(np.array_equal(own[name], expected[name]) for name in expected)
 
 
+def test_who_does_not_read_experts_is_said() -> None:
+    source = SourceModel(tiny_checkpoint("qwen3_moe", **SHAPE))
+    (note,) = Quantization(source, RoundToNearest(Nvfp4())).notes
+    assert "factors of experts' NVFP4 matrices" in note
+    assert not Quantization(source, RoundToNearest(integers())).notes
+    dense = SourceModel(tiny_checkpoint("qwen3", intermediate_size=96))
+    assert not Quantization(dense, RoundToNearest(Nvfp4())).notes
+
+
 def test_stacks_that_a_reader_looks_for_are_refused() -> None:
     with pytest.raises(
         ModelError, match=r"experts are in one tensor, .* no format of this kind; take another"
@@ -298,6 +308,7 @@ def budgeted(folder: Path, budget: str) -> BudgetedQuantization:
     return BudgetedQuantization(SourceModel(folder), methods, Budget.parse(budget), SOME)
 
 
+@pytest.mark.slow
 def test_all_experts_of_a_layer_have_the_same_bits(tmp_path: Path) -> None:
     folder = tiny_checkpoint("qwen3_moe", **SHAPE)
     for name, options in (("a", {}), ("b", {"experts_bytes": 1})):

@@ -86,6 +86,7 @@ def test_the_error_is_that_of_the_reference(
     assert (made.group_of is not None) == (order == "group" and group is not None)
 
 
+@pytest.mark.slow
 def test_groups_that_end_behind_a_block_of_columns_know_of_all_errors_before() -> None:
     matrix, x = weights(columns=576), inputs(2000, 576)
     grid = IntegerGrid(4, 192, True, "float32")

@@ -127,6 +127,7 @@ def test_divergences_are_those_of_float64() -> None:
     assert divergence(base[0], shares[0], base[1] * np.float32(300)) > 70
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [RoundToNearest, Gptq, Awq])
 @pytest.mark.parametrize(("symmetric", "group"), [(True, 32), (False, None)])
 def test_a_reader_finds_each_matrix_with_its_bits(
@@ -182,6 +183,7 @@ def test_transformers_reads_the_same(budget: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(logits(tmp_path / "out"), theirs, rtol=0, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_a_budget_of_bytes_is_of_the_whole_checkpoint(tmp_path: Path) -> None:
     folder = tiny_checkpoint("llama", **SHAPE)
     whole = run(work(folder, "31.9"), tmp_path / "most").source_bytes
@@ -191,6 +193,7 @@ def test_a_budget_of_bytes_is_of_the_whole_checkpoint(tmp_path: Path) -> None:
         assert 0.85 * budget * 1000 < done.num_bytes <= budget * 1000
 
 
+@pytest.mark.slow
 def test_more_bytes_lose_less_and_bits_are_counted_as_they_are_stored(tmp_path: Path) -> None:
     folder = tiny_checkpoint("qwen3", **SHAPE)
     lost = []
@@ -204,6 +207,7 @@ def test_more_bytes_lose_less_and_bits_are_counted_as_they_are_stored(tmp_path: 
     assert lost[0] > lost[1] > lost[2] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [0, 3, 9, 17, 18, 19, 21])
 def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(after: int, tmp_path: Path) -> None:
     """A layer of the sweep binds nine times, the head once, and a layer that is rounded twice."""

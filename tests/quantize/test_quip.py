@@ -187,6 +187,7 @@ def test_the_same_bytes_come_of_the_same_seed_alone(tmp_path: Path) -> None:
     assert (others[0] != others[1]).mean() > 0.5
 
 
+@pytest.mark.slow
 def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     work = Quantization(
         SourceModel(tiny_checkpoint("llama", num_hidden_layers=3, intermediate_size=96)),

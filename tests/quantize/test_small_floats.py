@@ -188,6 +188,46 @@ def test_the_package_writes_the_same(kind: Any, nested: bool) -> None:
         torch.from_numpy(weights), quant_type=kind, compress_statistics=nested
     )
     ours = Bnb4(kind, nested, "float32").round(weights, "m")
-    assert (ours.arrays()["weight"] == codes.numpy()).mean() > 0.999
+    octets = np.stack([ours.arrays()["weight"], codes.numpy()])
+    both = np.stack([octets >> 4, octets & 15])
+    if kind == "fp4":
+        both[both == 8] = 0  # minus 0
+    assert (both[:, 0] == both[:, 1]).mean() > 0.999
     theirs = functional.dequantize_4bit(codes, state).numpy()
     assert np.abs(ours.dequantize() - theirs).max() < 0.01 * np.abs(weights).max()
+
+
+@pytest.mark.parametrize("kind", ["nf4", "fp4"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_transformers_reads_the_same_by_the_package(
+    kind: Any, nested: bool, tmp_path: Path
+) -> None:
+    """Values are compared in float32: the package decodes to the type of the quantization's state,
+    which is the model's, bfloat16 here, in which logits are a hundredth apart."""
+    torch = pytest.importorskip("torch")
+    functional = pytest.importorskip(
+        "bitsandbytes.functional", reason=Need.PACKAGE.reason("bitsandbytes")
+    )
+    pytest.importorskip("accelerate", reason=Need.PACKAGE.reason("accelerate"))
+    from transformers import AutoModelForCausalLM
+
+    folder = tiny_checkpoint("llama", dtype="bfloat16", hidden_size=128, intermediate_size=320)
+    form = Bnb4(kind, nested, "bfloat16")
+    work = Quantization(SourceModel(folder), RoundToNearest(form))
+    quantize(work, tmp_path / "out", backend("reference").bind, 1)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out", device_map="cpu")
+    for target in work.layers.targets:
+        weight = loaded.get_submodule(target.module).weight
+        weight.quant_state.dtype = torch.float32
+        theirs = functional.dequantize_4bit(weight.data, weight.quant_state).numpy()
+        ours = form.round(work.source.matrix(target.source), target.name).dequantize()
+        assert np.abs(ours - theirs).max() < 1e-6 * np.abs(ours).max()
+
+
+def test_of_rows_that_share_blocks_it_is_said_who_reads_them_otherwise() -> None:
+    crossing = SourceModel(tiny_checkpoint("llama", hidden_size=96, intermediate_size=320))
+    whole = SourceModel(tiny_checkpoint("llama", hidden_size=128, intermediate_size=320))
+    (note,) = Quantization(crossing, RoundToNearest(Bnb4("nf4", True, "float32"))).notes
+    assert "bitsandbytes (0.50) computes other values on CPUs" in note
+    assert not Quantization(whole, RoundToNearest(Bnb4("nf4", True, "float32"))).notes
+    assert not Quantization(crossing, RoundToNearest(Mxfp4())).notes

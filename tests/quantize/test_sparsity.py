@@ -410,7 +410,10 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
         (["--sparsity", "1:4"], "invalid choice: '1:4'"),
         (["--sparsity", "2:4", "--group-size", "32"], "--group-size: is of integers; give --bits"),
         (["--sparsity", "2:4", "--format", "gptq"], "--format: gptq has no floats; give --bits"),
-        (["--sparsity", "2:4", "--bits", "auto", "--budget", "4"], "auto is not of --method mag"),
+        (
+            ["--sparsity", "2:4", "--bits", "auto", "--budget", "4"],
+            "auto is of --method rtn, gptq, awq alone, not of magnitude",
+        ),
         (["--format", "sparse-24-bitmask"], "--format: sparse-24-bitmask is of --method magnitude"),
         (["--method", "sparsegpt"], "--method sparsegpt needs a text: --calibration FILE"),
         (["--sparsity", "2:4", "--bits", "4", "--format", "sparse-24-bitmask"], "8 bits by rows"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -13,7 +12,6 @@ from support.stepped_http import Request, Step, plain
 from penstock.engine.prompt_keys import prompt_keys
 from penstock.errors import ConfigError
 from penstock.router import app, probes, prompts, replica
-from penstock.router.asked import Body, with_seed
 from penstock.router.target import Target
 
 JSON = {"content-type": "application/json"}
@@ -248,23 +246,6 @@ def test_one_server_has_one_name(url: str, shown: str) -> None:
 def test_what_is_no_server(url: str) -> None:
     with pytest.raises(ConfigError):
         Target.of(url)
-
-
-@pytest.mark.parametrize(
-    ("data", "seeded"),
-    [
-        (b'{"a":1}', b'{"seed":7,"a":1}'),
-        (b" {}", b' {"seed":7}'),
-        (b"{ \n}", b'{"seed":7 \n}'),
-        (b'{"b":"}","seed":null}', b'{"b":"}","seed":7}'),
-    ],
-)
-def test_a_seed_is_added(data: bytes, seeded: bytes) -> None:
-    body = Body.of(data)
-    assert body is not None
-    assert not body.has_seed
-    assert with_seed(data, body, 7) == seeded
-    assert json.loads(seeded)["seed"] == 7
 
 
 def test_heads_and_questions_of_browsers() -> None:

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.killed_streams import REQUESTS, asked_by, parts, streamed
+from support.killed_streams import REQUESTS, asked_by, is_whole, parts, streamed
 from support.served import Served
 from support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.slow
 
 ADMIN = "an-admin-key"
+ATTEMPTS = 10
 OPTIONS = ("--threads", "1", "--kv-cache-bytes", "32MiB", "--no-access-log")
-MODEL = "penstock-demo"
 
 
 def root(served: Served) -> str:
@@ -218,11 +218,11 @@ def test_a_stream_outlives_its_engine(three: list[Served]) -> None:
         with httpx.Client(base_url=root(three[2]), timeout=PATIENCE_S, trust_env=False) as last:
             until(lambda: last.get("/ready").is_success, PATIENCE_S, "the third")
             whole = streamed(last, "/v1/completions", body)
-            assert parts("completions", lines) == parts("completions", whole)
+            assert parts("/v1/completions", lines) == parts("/v1/completions", whole)
 
 
 def test_a_stream_outlives_the_only_engine(template: Path) -> None:
-    body = {"prompt": "def f", "stream": True, "max_tokens": 300, "seed": 4, "ignore_eos": True}
+    body = {"prompt": "def f", "stream": True, "max_tokens": 1500, "seed": 4, "ignore_eos": True}
     with started("--chat-template", str(template)) as only, routed(root(only)) as client:
         left = [engine_pid(only)]
 
@@ -234,14 +234,14 @@ def test_a_stream_outlives_the_only_engine(template: Path) -> None:
         assert not left
         assert lines[-1] == "[DONE]", lines[-1]
         assert metric(client, "resumed_streams_total") == 1
-        assert parts("completions", lines) == parts(
-            "completions", streamed(client, "/v1/completions", body)
+        assert parts("/v1/completions", lines) == parts(
+            "/v1/completions", streamed(client, "/v1/completions", body)
         )
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
 def test_streams_outlive_their_replicas(kind: str, three: list[Served]) -> None:
-    endpoint, body = asked_by(kind)
+    path, body = asked_by(kind, tokens=1500)
     killed: list[int] = []
     with routed(*map(root, three)) as client:
 
@@ -254,25 +254,28 @@ def test_streams_outlive_their_replicas(kind: str, three: list[Served]) -> None:
                     os.kill(each.process.pid, signal.SIGKILL)
                     killed.append(number)
 
-        lines = streamed(client, f"/v1/{endpoint}", body, kill)
-        ends = {"responses": '{"type":"response.', "messages": '{"type":"message_stop"'}
-        end = ends.get(endpoint, "[DONE]")
-        assert lines[-1].startswith(end), lines[-1]
-        assert killed, "the stream had ended"  # by the second time it may have, on any machine
-        assert 1 <= metric(client, "resumed_streams_total") <= len(killed)
+        resumed = 0.0
+        for _ in range(ATTEMPTS):  # all may have been computed before a fifth event is read
+            lines = streamed(client, path, body, kill)
+            assert is_whole(path, lines), lines[-1]
+            resumed = metric(client, "resumed_streams_total")
+            if resumed or len(killed) > 1:
+                break
+        assert 1 <= resumed <= len(killed)
         left = next(each for number, each in enumerate(three) if number not in killed)
-        if endpoint == "responses":
+        if path == "/v1/responses":
             numbers = [json.loads(line)["sequence_number"] for line in lines]
             assert numbers == list(range(len(lines)))
             names = re.findall(r'"(?:id|item_id)":"([a-z]+)_[0-9a-f]+"', "".join(lines))
             assert len(set(re.findall(r'"((?:resp|msg|fc)_[0-9a-f]+)"', "".join(lines)))) == len(
                 set(names)
             )
-        elif endpoint != "messages":  # whose first event alone has a name
+        elif path in ("/v1/completions", "/v1/chat/completions"):
             assert len({json.loads(line)["id"] for line in lines[:-1]}) == 1
-        if "seed" in body or body.get("temperature") == 0:
+        text = json.dumps(body)
+        if '"seed"' in text or re.search(r'"temperature": 0[,}]', text):
             with httpx.Client(base_url=root(left), timeout=PATIENCE_S, trust_env=False) as one:
-                whole = streamed(one, f"/v1/{endpoint}", body)
-                assert parts(endpoint, lines) == parts(endpoint, whole)
+                whole = streamed(one, path, body)
+                assert parts(path, lines) == parts(path, whole)
     for number in killed:
         three[number].process.wait()

@@ -173,7 +173,7 @@ def test_errors_that_name_their_cause() -> None:
             assert "replicas serve 'm'" in refused(answer, 404, "model_not_found")
             answer = await routed.complete(prompt="a" * 2000)
             assert answer.status_code == 413
-            assert (await routed.http.get("/v2")).status_code == 404
+            assert (await routed.http.get("/v3")).status_code == 404
             assert (await routed.http.put("/v1/completions")).status_code == 405
             replica.ready = plain("503 X", b'{"error":{"message":"closed for today"}}')
             await routed.look()

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.router.resume import DivergedError
-from penstock.router.resume_messages import MessageStream
+from penstock.router.resume.messages import MessageStream
+from penstock.router.resume.parts import DivergedError
 
 Event = dict[str, Any]
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.router.resume import DivergedError
-from penstock.router.resume_responses import ResponseStream
+from penstock.router.resume.parts import DivergedError
+from penstock.router.resume.responses import ResponseStream
 
 Event = dict[str, Any]
 

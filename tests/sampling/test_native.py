@@ -61,6 +61,7 @@ def check(
 VOCABS = st.sampled_from([1, 2, 15, 16, 17, 63, 64, 65, 100, 1000, 4096, 5003])
 
 
+@pytest.mark.slow
 @given(data=st.data(), vocab=VOCABS, threads=st.sampled_from(THREADS))
 @settings(max_examples=120, deadline=None)
 def test_any_options_on_any_rows(data: st.DataObject, vocab: int, threads: int) -> None:

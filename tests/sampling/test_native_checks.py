@@ -21,6 +21,7 @@ OPTIONS: dict[str, Any] = {
     "repetition_penalty": 1.0,
     "frequency_penalty": 0.0,
     "presence_penalty": 0.0,
+    "repeat_last_n": None,
     "min_tokens": 0,
     "logprobs": None,
     "constrained": False,
@@ -53,6 +54,7 @@ def module() -> Any:
         {"logit_bias": [(3, 1.0)]},
         {"ending": [-1]},
         {"prompt": [3], "repetition_penalty": 2.0},
+        {"repeat_last_n": -2},
     ],
     ids=str,
 )

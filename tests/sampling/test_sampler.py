@@ -172,6 +172,54 @@ def test_processors_against_their_definition(chooser: Chooser) -> None:
         assert chooser.one(logits, state).token_id == int(got.argmax())
 
 
+@pytest.mark.parametrize("last", [-1, 0, 1, 2, 5, 25, 1000])
+def test_penalties_may_look_at_the_last_tokens_alone(chooser: Chooser, last: int) -> None:
+    """As llama.cpp's do: all three count among the same tokens of prompt and output."""
+    rng = np.random.default_rng(3)
+    prompt = rng.integers(0, 12, 20).tolist()
+    params = SamplingParams(
+        temperature=0.0,
+        repetition_penalty=1.5,
+        frequency_penalty=0.25,
+        presence_penalty=0.5,
+        repeat_last_n=last,
+    )
+    new = NewSequence(params, 0, prompt, VOCAB, [EOS])
+    definition, state = SequenceSampler(new), chooser.sampler.state(new)
+    tokens = list(prompt)
+    for step in range(30):
+        logits = random_logits(1, seed=step)[0]
+        logits[:12] += 6.0
+        expected = logits.copy()
+        recent = tokens if last < 0 else tokens[len(tokens) - min(last, len(tokens)) :]
+        for token in set(recent):
+            value = expected[token]
+            value = value / np.float32(1.5) if value > 0 else value * np.float32(1.5)
+            expected[token] = value - np.float32(0.25 * recent.count(token) + 0.5)
+        got = logits.copy()
+        definition.apply(got)
+        assert np.array_equal(got, expected)
+        chosen = chooser.one(logits, state).token_id
+        assert chosen == int(expected.argmax())
+        tokens.append(chosen)
+        definition.append(chosen)
+        state.append(chosen)
+    assert state.greedy == (last == 0)
+
+
+@pytest.mark.parametrize(("last", "expected"), [(None, 1), (0, 1), (1, 1), (2, 3), (-1, 4)])
+@pytest.mark.parametrize("penalty", ["presence_penalty", "frequency_penalty"])
+def test_one_penalty_alone_looks_at_the_last_tokens(
+    chooser: Chooser, penalty: str, last: int | None, expected: int
+) -> None:
+    """Those of presence and frequency then see the prompt, which they do not without a number."""
+    logits = np.zeros(VOCAB, np.float32)
+    logits[[1, 2, 3, 4]] = 4.0, 3.5, 2.9, 2.5
+    params = SamplingParams(temperature=0.0, repeat_last_n=last, **{penalty: 2.0})  # type: ignore[arg-type]
+    state = chooser.state(params, prompt=[3, 1, 2])
+    assert chooser.one(logits, state).token_id == expected
+
+
 def test_min_tokens_masks_ends_until_reached(chooser: Chooser) -> None:
     logits = np.zeros(VOCAB, np.float32)
     logits[[EOS, 30]] = 50, 40
@@ -185,6 +233,7 @@ def test_min_tokens_masks_ends_until_reached(chooser: Chooser) -> None:
     assert chooser.one(logits, ignoring).token_id == EOS
 
 
+@pytest.mark.slow
 def test_sampled_frequencies_follow_softmax(chooser: Chooser) -> None:
     logits = random_logits(1, scale=1.5)[0][:40]
     params = SamplingParams(temperature=0.7)

@@ -351,6 +351,7 @@ def test_a_fork_server_that_hangs_is_replaced(folder: str, monkeypatch: pytest.M
     with_pool(work)
 
 
+@pytest.mark.slow
 def test_one_tenant_does_not_refuse_the_long_texts_of_others(folder: str) -> None:
     async def work(workers: WorkerPool) -> None:
         long = text(folder, "some words " * 1_000_000)

@@ -35,6 +35,8 @@ ADMIN_ROUTES = [
     ("POST", "/admin/check"),
     ("POST", "/admin/log-level"),
     ("GET", "/admin/nothing"),
+    ("POST", "/v1/load_lora_adapter"),
+    ("POST", "/v1/unload_lora_adapter"),
 ]
 
 

@@ -45,7 +45,7 @@ def message(**fields: Any) -> dict[str, Any]:
         (b'{"model": "fake", "prompt": "a", "temperature": Infinity}', "not valid JSON"),
         (b'{"model": "fake", "prompt": "a", "temperature": 1e999}', "temperature"),
         (b'{"model": "fake", "prompt": ' + b"[" * 90_000 + b"]" * 90_000 + b"}", "prompt"),
-        (b'{"model": "fake", "prompt": "a", "suffix": ' + b"[" * 90_000, "too deeply"),
+        (b'{"model": "fake", "prompt": "a", "logits_processors": ' + b"[" * 90_000, "too deeply"),
     ],
 )
 def test_bodies_that_are_no_request(server: Server, body: bytes, words: str) -> None:

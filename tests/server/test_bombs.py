@@ -78,6 +78,7 @@ def test_template_bombs_beside_a_plain_chat(bomb_server: Server) -> None:
     assert bomb_server.process.poll() is None
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("factor", [1, 10])
 def test_chains_of_references(tool_server: Server, factor: int) -> None:

@@ -20,6 +20,9 @@ from support.client_bodies import (
 )
 from support.http_client import Server, running
 
+from penstock.errors import RequestError
+from penstock.server.errors import api_error
+
 VLLM: dict[str, Any] = {
     "use_beam_search": False,
     "length_penalty": 1.0,
@@ -99,6 +102,7 @@ NEUTRAL: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"functions": [], "function_call": "auto", "reasoning_effort": "default"}),
     (CHAT, {"audio": None, "prediction": None, "web_search_options": None, "colour": None}),
     (CHAT, {"messages": [{**USER, "tool_calls": [], "refusal": None, "colour": None}]}),
+    (CHAT, {"prediction": {"type": "content", "content": ""}}),
     (RESPONSES, {"truncation": "auto", "max_tool_calls": 3, "background": False, "reasoning": {}}),
     (RESPONSES, {"truncation": "disabled", "store": False, "context_management": []}),
     (RESPONSES, {"include": ["web_search_call.action.sources"], "text": {"format": None}}),
@@ -125,11 +129,10 @@ HINTS: dict[str, Any] = {
 ADVICE: list[tuple[str, dict[str, Any], list[str]]] = [
     (COMPLETIONS, HINTS, list(HINTS)),
     (CHAT, HINTS, list(HINTS)),
-    (RESPONSES, HINTS, list(HINTS)),
+    (RESPONSES, HINTS, [name for name in HINTS if name != "store"]),
     (CHAT, {"metadata": {"a": {"b": [1]}}, "verbosity": "low"}, ["metadata", "verbosity"]),
     (COMPLETIONS, {"metadata": {"a": "b"}}, ["metadata"]),
     (EMBEDDINGS, {"metadata": {"a": "b"}, "request_id": "x"}, ["metadata", "request_id"]),
-    (CHAT, {"prediction": {"type": "content", "content": "Hi"}}, ["prediction"]),
     (CHAT, {"guided_decoding_backend": "xgrammar"}, ["guided_decoding_backend"]),
     (CHAT, {"messages": [{**USER, "cache_control": {"type": "ephemeral"}}]},
      ["messages[].cache_control"]),
@@ -155,11 +158,16 @@ def test_what_only_advises_is_accepted_and_named(
 
 
 REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
-    (COMPLETIONS, {"use_beam_search": True}, "use_beam_search", "best_of"),
-    (COMPLETIONS, {"length_penalty": 0.5}, "length_penalty", "1.0"),
-    (COMPLETIONS, {"length_penalty": True}, "length_penalty", "true"),
+    (COMPLETIONS, {"length_penalty": 0.5}, "length_penalty", "use_beam_search"),
+    (CHAT, {"early_stopping": True}, "early_stopping", "use_beam_search"),
+    (COMPLETIONS, {"use_beam_search": True, "temperature": 0.5}, "temperature", "leave it out"),
+    (CHAT, {"use_beam_search": True, "n": 2, "stop": "x"}, "stop", "leave it out"),
+    (COMPLETIONS, {"use_beam_search": True, "n": 3, "best_of": 2}, "best_of", "at least n"),
+    (CHAT, {"use_beam_search": True, "n": 100}, "n", "from 1 to 32"),
+    (COMPLETIONS, {"use_beam_search": True, "best_of": 33}, "best_of", "from 1 to 32"),
+    (COMPLETIONS, {"use_beam_search": True, "guided_regex": "a+"}, "guided_regex", "beam search"),
     (COMPLETIONS, {"detokenize": 1}, "detokenize", "true"),
-    (COMPLETIONS, {"suffix": "end"}, "suffix", "continue"),
+    (COMPLETIONS, {"suffix": "end"}, "suffix", "cannot fill in"),
     (COMPLETIONS, {"metadata": 5}, "metadata", "any object"),
     (CHAT, {"best_of": 2}, "best_of", "'n'"),
     (CHAT, {"echo": True}, "echo", "/v1/completions"),
@@ -180,7 +188,8 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, {"messages": [{**USER, "images": ["aGk="]}]}, "messages[0].images", "text"),
     (CHAT, {"messages": [{**USER, "content": None}]}, "messages[0].content", "required"),
     (RESPONSES, {"max_tokens": 5}, "max_tokens", "did you mean 'max_output_tokens'?"),
-    (RESPONSES, {"previous_response_id": "r"}, "previous_response_id", "'input'"),
+    (RESPONSES, {"previous_response_id": "r"}, "previous_response_id", "no response"),
+    (RESPONSES, {"conversation": "c"}, "conversation", "'previous_response_id'"),
     (RESPONSES, {"include": ["everything"]}, "include[0]", "everything"),
     (RESPONSES, {"stream_options": {"include_obfuscation": True}}, "stream_options", "padding"),
     (RESPONSES, {"max_tool_calls": "3"}, "max_tool_calls", "any integer"),
@@ -199,6 +208,10 @@ def test_what_would_change_the_answer_is_refused_with_the_fix(
     assert error["type"] == "invalid_request_error"
     assert error["param"] == param
     assert words in error["message"]
+
+
+def test_beams_that_the_engine_refuses_are_named_as_requests_have_them() -> None:
+    assert api_error(RequestError("needs 96 cache blocks", "beam_width")).body.error.param == "n"
 
 
 def test_a_stream_and_an_error_name_what_is_ignored_too(server: Server) -> None:

@@ -12,7 +12,7 @@ from support import byte_tokenizer
 from support.http_client import Server, running
 
 from penstock.parsing.described_tools import with_described_tools
-from penstock.parsing.styles import GENERIC
+from penstock.parsing.known_styles import GENERIC
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Žilina"}}\n</tool_call>'
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}

@@ -138,6 +138,7 @@ def test_the_failure_of_one_input_is_reported_and_ends_the_others(fresh_server: 
     until(lambda: fresh_server.metric("num_requests_running") == 0, 30, "nothing runs")
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_stops_the_work(tokenizer_folder: Path) -> None:
     with running(tokenizer_folder, 500) as slow:
         with pytest.raises(httpx.ReadTimeout):

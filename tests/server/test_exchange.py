@@ -35,7 +35,7 @@ class Engine:
     name: str
     log: list[str]
     open_sequences: OpenSequences = field(default_factory=lambda: OpenSequences(None))
-    model: Any = field(default_factory=Mock)
+    model: Any = field(default_factory=lambda: Mock(adapters={}))
     inputs: Any = field(default_factory=Mock)
     ready: Any = field(default_factory=lambda: Mock(config=Mock(max_num_seqs=4, notes=[])))
     pacer: Any = field(default_factory=Mock)

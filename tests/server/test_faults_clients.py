@@ -18,6 +18,8 @@ from support.waiting import PATIENCE_S, until
 
 from penstock.bench.processes import resident_mib
 
+pytestmark = pytest.mark.slow
+
 BODY = {"model": "fake", "prompt": "abc", "max_tokens": 400}
 STREAM = {**BODY, "stream": True}
 

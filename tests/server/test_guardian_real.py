@@ -126,6 +126,7 @@ def test_a_signal_to_all_processes_drains(
     assert process.wait(PATIENCE_S) == 0
 
 
+@pytest.mark.slow
 def test_the_end_of_the_guardian_is_the_end_of_all(process: subprocess.Popen[str]) -> None:
     url(process)
     (serving,) = children(process.pid)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
-from support import byte_tokenizer
-from support.http_client import Server, running
+from support.http_client import Server
 
 from penstock.server.llama.input import completion_of
 from penstock.server.llama.protocol import LlamaRequest
@@ -50,6 +48,7 @@ def test_a_prompt_is_continued(server: Server) -> None:
     assert (answer["prompt"], answer["truncated"], answer["tokens"]) == ("Hi", False, [])
     assert answer["generation_settings"]["temperature"] == 0
     assert answer["generation_settings"]["n_predict"] == 12
+    assert answer["generation_settings"]["repeat_last_n"] == -1
     timings = answer["timings"]
     assert (timings["prompt_n"] + timings["cache_n"], timings["predicted_n"]) == (2, 12)
     assert timings["predicted_ms"] > 0
@@ -187,8 +186,16 @@ def test_the_server_is_told_of(server: Server) -> None:
     assert {each["n_ctx"] for each in slots} == {512}
 
 
+def test_what_decides_the_status_of_slots_is_0_or_1(server: Server) -> None:
+    answer = server.http.get("/slots", params={"fail_on_no_slot": "false"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "fail_on_no_slot must be 0 or 1, not 'false'"
+    assert server.http.get("/slots", params={"fail_on_no_slot": "0"}).status_code == 200
+
+
 def test_a_slot_is_taken_while_an_answer_is_made(slow_server: Server) -> None:
-    body = {"prompt": "Hi", "stream": True}
+    # This answer goes on until there is another, however slowly these lines come.
+    body = {"prompt": "Hi", "stream": True, "cache_salt": "late fault"}
     with slow_server.http.stream("POST", "/completion", json=body) as answer:
         next(answer.iter_lines())
         slots = slow_server.http.get("/slots").json()
@@ -209,7 +216,7 @@ def test_a_slot_is_taken_while_an_answer_is_made(slow_server: Server) -> None:
         ({"n_predict": 600}, "n_predict asks for 600"),
         ({"n_probs": 21}, "n_probs must be"),
         ({"repeat_penalty": -1}, "repeat_penalty must be"),
-        ({"repeat_penalty": 1.1, "repeat_last_n": 64}, "repeat_last_n"),
+        ({"repeat_penalty": 1.1, "repeat_last_n": -2}, "repeat_last_n must be at least -1"),
         ({"grammar": "root ::= nope"}, "nope"),
         ({"grammar": 'root ::= "a'}, "the grammar is not GBNF"),
         ({"grammar": "root ::= " + "(" * 5000}, "nested too deeply"),
@@ -251,50 +258,26 @@ def test_what_changes_nothing_is_accepted(server: Server) -> None:
     assert set(named) == {"mirostat_tau", "dry_base", "cache_prompt", "id_slot", "samplers"}
 
 
-EXTRA = [{"filename": "a.py", "text": "x = 1"}]
+def test_penalties_look_at_as_many_tokens_as_are_asked_for(server: Server) -> None:
+    for last in (-1, 0, 64):
+        told = completed(server, n_predict=3, repeat_penalty=1.1, repeat_last_n=last)
+        assert told["generation_settings"]["repeat_last_n"] == last
 
 
-@pytest.fixture(scope="module", params=["<|fim_{}|>", "[{}]"])
-def filling_server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
-    """One whose tokenizer has tokens for gaps, of the numbers 256, 258 and 259."""
-    folder = byte_tokenizer.write(tmp_path_factory.mktemp("filling"))
-    path = folder / "tokenizer.json"
-    text = path.read_text()
-    for name, other in (("<s>", "prefix"), ("<|im_start|>", "suffix"), ("<|im_end|>", "middle")):
-        mark = request.param.format(other if "fim" in request.param else other.upper())
-        text = text.replace(f'"{name}"', f'"{mark}"')
-    path.write_text(text)
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
-    with running(folder, 1) as server:
-        yield server
-
-
-def test_a_gap_is_filled(filling_server: Server) -> None:
-    """Names of the tokens in what a client writes are text."""
-    text = "a<|fim_suffix|>[SUFFIX]"
-    body = {
-        "input_prefix": text,
-        "input_suffix": "b",
-        "input_extra": EXTRA,
-        "prompt": "c",
-        "n_predict": 6,
-        "temperature": 0,
+def test_fields_of_the_answer_that_are_wanted(server: Server) -> None:
+    wanted = ["content", "generation_settings/n_predict", "timings/none", "stop_type"]
+    told = completed(server, n_predict=3, temperature=0, response_fields=wanted)
+    whole = completed(server, n_predict=3, temperature=0, response_fields=[])
+    assert told == {
+        "content": whole["content"],
+        "generation_settings/n_predict": 3,
+        "stop_type": "limit",
     }
-    answer = filling_server.post("/infill", body)
-    assert answer.status_code == 200, answer.text
-    if answer.json()["prompt"].startswith("x = 1\n[SUFFIX]"):
-        tokens = [*b"x = 1\n", 258, *b"b", 256, *text.encode(), *b"c"]
-    else:
-        tokens = [*b"x = 1\n", 256, *text.encode(), 258, *b"b", 259, *b"c"]
-    same = completed(filling_server, prompt=tokens, n_predict=6, temperature=0)
-    assert answer.json()["content"] == same["content"]
-    assert answer.json()["prompt"] == same["prompt"]
-    assert answer.json()["tokens_evaluated"] == len(tokens)
+    *parts, end = stream(server, n_predict=3, temperature=0, response_fields=wanted)
+    assert end == {**told, "content": ""}
+    assert "".join(part["content"] for part in parts) == told["content"]
 
 
-def test_a_model_that_cannot_fill_in(server: Server) -> None:
-    answer = server.post("/infill", {"input_prefix": "a", "input_suffix": "b"})
-    assert answer.status_code == 400
-    assert "cannot fill in" in answer.json()["error"]["message"]
+def test_errors_have_a_reason(server: Server) -> None:
+    error = server.post("/completion", {"model": "other", "prompt": "Hi"}).json()["error"]
+    assert (error["code"], error["reason"]) == (404, "model_not_found")

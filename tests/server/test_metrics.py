@@ -14,6 +14,7 @@ from support.streams import bystanders
 from support.waiting import PATIENCE_S, until
 
 from penstock.interface.messages import EngineStats, HandoverStats
+from penstock.server.metric_families import MetricFamilies
 from penstock.server.metrics import Counts, ServerState, render
 
 ROUTER_NAMES = [  # vLLM's, which routers and dashboards read, with our prefix
@@ -134,10 +135,12 @@ def test_states_are_told_of_where_layers_keep_some() -> None:
     figures = {"kv_blocks_total": 4, "kv_blocks_used": 1, "prefix_queries": 0, "prefix_hits": 0}
     counts = {"preemptions": 0, "steps": 3, "tokens_computed": 9, "tokens_generated": 2}
     state = ServerState()
-    state.engine = EngineStats(running=1, waiting=0, **figures, **counts)
-    assert b"state_slots" not in render("m", Counts(), state)
-    state.engine = msgspec.structs.replace(state.engine, states_total=8, states_used=2)
-    text = render("m", Counts(), state)
+    state.engine = state.engines = EngineStats(running=1, waiting=0, **figures, **counts)
+    assert b"state_slots" not in render(MetricFamilies("m"), Counts(), state)
+    state.engine = state.engines = msgspec.structs.replace(
+        state.engine, states_total=8, states_used=2
+    )
+    text = render(MetricFamilies("m"), Counts(), state)
     assert b'penstock:state_slots_usage_perc{model_name="m"} 0.25' in text
 
 
@@ -145,8 +148,8 @@ def test_states_are_told_of_where_layers_keep_some() -> None:
 def test_handovers_are_told_of_where_there_are_some(role: Literal["prefill", "decode"]) -> None:
     stats = msgspec.convert(dict.fromkeys(_REQUIRED, 0), EngineStats)
     state = ServerState()
-    state.engine = stats
-    assert b"handover" not in render("m", Counts(), state)
+    state.engine = state.engines = stats
+    assert b"handover" not in render(MetricFamilies("m"), Counts(), state)
     handover = HandoverStats(
         role=role,
         peers=2,
@@ -158,9 +161,9 @@ def test_handovers_are_told_of_where_there_are_some(role: Literal["prefill", "de
         tokens=8,
         recomputed_tokens=9,
     )
-    state.engine = handover.added_to(stats)
+    state.engine = state.engines = handover.added_to(stats)
     assert state.engine.waiting == (3 if role == "decode" else 0)
-    text = render("m", Counts(), state).decode()
+    text = render(MetricFamilies("m"), Counts(), state).decode()
     found = dict(
         re.findall(r'^penstock:(handover\w+)\{model_name="m"\} (\S+)$', text, re.MULTILINE)
     )

@@ -209,7 +209,7 @@ def test_the_model_is_told_of(tool_server: Server) -> None:
 @pytest.mark.parametrize(
     ("path", "fields", "words"),
     [
-        ("generate", {"prompt": "a", "suffix": "b"}, "'suffix' is not supported"),
+        ("generate", {"prompt": "a", "suffix": "b"}, "cannot fill in"),
         ("generate", {"prompt": "a", "template": "{{ .Prompt }}"}, "'template' is not supported"),
         ("generate", {"prompt": "a", "images": ["aGk="]}, "'images' is not supported"),
         ("generate", {"prompt": "a", "context": [1]}, "'context' is not supported"),
@@ -218,10 +218,13 @@ def test_the_model_is_told_of(tool_server: Server) -> None:
         ("generate", {"prompt": "a", "options": {"temprature": 1}}, "did you mean 'temperature'"),
         (
             "chat",
-            {"messages": HI, "options": {"repeat_penalty": 1.1, "repeat_last_n": 64}},
-            "options.repeat_last_n",
+            {"messages": HI, "options": {"repeat_penalty": 1.1, "repeat_last_n": -2}},
+            "repeat_last_n must be at least -1",
         ),
         ("chat", {"messages": HI, "options": {"num_predict": 600}}, "num_predict"),
+        # Nothing is asked for, but for the model to be loaded.
+        ("generate", {"options": {"temperature": -1}}, "temperature must be"),
+        ("chat", {"messages": [], "options": {"top_p": 2}}, "top_p must be"),
         ("chat", {"messages": [{"role": "robot"}]}, "messages[0].role"),
         ("chat", {"messages": [{"role": "user", "thinking": "a"}]}, "messages[0].thinking"),
         ("chat", {"messages": HI, "format": "xml"}, "format"),
@@ -252,3 +255,34 @@ def test_the_client_raises_what_it_is_for(server: Server) -> None:
     with pytest.raises(ollama.ResponseError, match="does not exist here") as raised:
         client_of(server).chat("other", HI)
     assert raised.value.status_code == 404
+
+
+@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "application/json"])
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("chat", {"messages": HI}),
+        ("generate", {"prompt": "Hi"}),
+        ("embed", {"input": "Hi"}),
+        ("embeddings", {"prompt": "Hi"}),
+        ("show", {}),
+    ],
+)
+def test_a_body_need_not_say_what_it_is(
+    server: Server, path: str, fields: dict[str, Any], kind: str | None
+) -> None:
+    """Some libraries send no type, and curl that of a form."""
+    options = {"options": {"num_predict": 1}} if path in ("chat", "generate") else {}
+    body = json.dumps({"model": "fake", **fields, **options}).encode()
+    headers = {} if kind is None else {"content-type": kind}
+    url = f"/api/{path}"
+    assert server.http.post(url, content=body, headers=headers).status_code == 200
+    foreign = {**headers, "origin": "https://evil.example"}
+    assert server.http.post(url, content=body, headers=foreign).status_code == 403
+    text = server.http.post(url, content=body, headers={"content-type": "text/plain"})
+    assert text.status_code == 415
+
+
+def test_errors_have_a_code(server: Server) -> None:
+    answer = server.post("/api/chat", {"model": "other", "messages": HI})
+    assert answer.json()["code"] == "model_not_found"

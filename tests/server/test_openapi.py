@@ -32,6 +32,11 @@ ASKED: list[tuple[str, str, Any]] = [
     ("post", "/v1/chat/completions", MESSAGES),
     ("post", "/v1/chat/completions", {**MESSAGES, "logprobs": True, "top_logprobs": 2}),
     ("post", "/v1/chat/completions", {**MESSAGES, "store": False, "tools": []}),
+    (
+        "post",
+        "/v1/chat/completions",
+        {**MESSAGES, "prediction": {"type": "content", "content": "Hi"}},
+    ),
     ("post", "/v1/completions", {**PROMPT, "guided_json": SCHEMA}),
     ("post", "/v1/completions", {**PROMPT, "guided_choice": ["a", "b"]}),
     ("post", "/v1/completions", {**PROMPT, "structured_outputs": {"regex": "a+"}}),
@@ -106,6 +111,7 @@ ASKED: list[tuple[str, str, Any]] = [
         "/completion",
         {"prompt": "a", "n_predict": 2, "n_probs": 2, "return_tokens": True, "mirostat": 0},
     ),
+    ("post", "/completion", {"prompt": "a", "n_predict": 1, "temperature": -2.5, "top_k": -9}),
     ("post", "/completions", {"prompt": [97], "n_predict": 2, "logit_bias": [[98, False]]}),
     ("post", "/apply-template", {"messages": MESSAGES["messages"]}),
     ("get", "/props", None),
@@ -136,6 +142,12 @@ ASKED: list[tuple[str, str, Any]] = [
         "/v1/embeddings",
         {"model": "fake", "input": [1, 2], "pooling": "mean", "encoding_format": "base64"},
     ),
+    *(("post", path, {"text_1": "a", "text_2": ["b"]}) for path in ("/v1/score", "/score")),
+    *(
+        ("post", path, {"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1})
+        for path in ("/v1/rerank", "/rerank", "/v2/rerank")
+    ),
+    ("post", "/pooling", {"input": ["a", "b"]}),
     ("post", "/tokenize", {"prompt": "a", "return_token_strs": True}),
     ("post", "/tokenize", {"content": "aü", "add_special": True, "with_pieces": True}),
     ("post", "/detokenize", {"tokens": [97]}),
@@ -148,13 +160,12 @@ ASKED: list[tuple[str, str, Any]] = [
     ("get", "/engine/workload", None),
     ("get", "/admin/status", None),
     ("post", "/admin/abort", {"request_id": "none"}),
-    ("post", "/admin/drain", None),
-    ("post", "/admin/resume", None),
     ("post", "/admin/cache/clear", None),
     ("post", "/admin/cache/keys", {"messages": [{"role": "user", "content": "a"}]}),
     ("post", "/admin/check", None),
     ("post", "/admin/log-level", {"level": "info"}),
 ]
+DRAINING = ("/admin/drain", "/admin/resume")
 QUERIES = {"/admin/cache/keys": "?path=/v1/chat/completions"}
 
 FORBIDDEN: list[tuple[str, Any]] = [
@@ -204,6 +215,18 @@ def ask(server: Server, method: str, path: str, body: Any) -> httpx.Response:
 def test_requests_and_answers_are_as_described(
     server: Server, document: dict[str, Any], method: str, path: str, body: Any
 ) -> None:
+    check_answer(server, document, method, path, body)
+
+
+def test_answers_of_draining_are_as_described(server: Server, document: dict[str, Any]) -> None:
+    """What drains a server that tests share also resumes it, in one test."""
+    for path in DRAINING:
+        check_answer(server, document, "post", path, None)
+
+
+def check_answer(
+    server: Server, document: dict[str, Any], method: str, path: str, body: Any
+) -> None:
     operation = document["paths"][path][method]
     if body is not None:
         schema = operation["requestBody"]["content"]["application/json"]["schema"]
@@ -221,10 +244,30 @@ def test_every_route_is_asked_above(document: dict[str, Any]) -> None:
     described = {(m, path) for path, methods in document["paths"].items() for m in methods}
     elsewhere = {("get", "/metrics"), ("get", "/engine/events"), ("post", "/admin/profile")}
     elsewhere.add(("get", "/admin/cache/events"))
+    # tests/cli/test_cache.py, with a server that keeps blocks on disk
+    elsewhere |= {("post", f"/admin/cache/{what}") for what in ("pin", "remove")}
+    elsewhere.add(("get", "/admin/cache/prefixes"))
+    elsewhere |= {("post", f"/v1/{what}_lora_adapter") for what in ("load", "unload")}  # texts
     elsewhere.add(("post", "/v2/models/{model}/generate_stream"))  # events
     elsewhere.add(("post", "/v2/repository/models/{model}/unload"))  # always refused
     elsewhere.add(("post", "/infill"))  # test_llama.py, with a model that can
+    elsewhere |= {("post", "/classify"), ("post", "/v1/classify")}  # test_classifying.py, likewise
+    # test_batches.py, with a server that keeps files
+    kept = {(m, path) for m, path in described if path.startswith(("/v1/files", "/v1/batches"))}
+    assert len(kept) == 9
+    elsewhere |= kept
+    # test_stored_responses.py
+    elsewhere |= {(m, path) for m, path in described if path.startswith("/v1/responses/")}
+    elsewhere |= {("post", path) for path in DRAINING}
     assert described == {(method, path) for method, path, _ in ASKED} | elsewhere
+
+
+def test_an_upload_is_a_form(document: dict[str, Any]) -> None:
+    content = document["paths"]["/v1/files"]["post"]["requestBody"]["content"]
+    schema = content["multipart/form-data"]["schema"]
+    assert schema["required"] == ["file", "purpose"]
+    assert schema["properties"]["purpose"] == {"enum": ["batch"]}
+    assert schema["properties"]["file"]["format"] == "binary"
 
 
 STREAMED = ("/v1/completions", "/v1/chat/completions", "/v1/responses")

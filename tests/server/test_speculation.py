@@ -11,6 +11,7 @@ from penstock.frontend.outputs import (
     SequenceRecord,
 )
 from penstock.interface.messages import EngineStats
+from penstock.server.metric_families import MetricFamilies
 from penstock.server.metrics import Counts, ServerState, render
 from penstock.server.openai.answer_structs import usage
 from penstock.speculate.figures import Figures
@@ -34,8 +35,10 @@ def stats(figures: Figures | None) -> EngineStats:
 
 def metrics(figures: Figures | None) -> str:
     state = ServerState()
-    state.engine = msgspec.msgpack.decode(msgspec.msgpack.encode(stats(figures)), type=EngineStats)
-    return render("m", Counts(), state).decode()
+    state.engine = state.engines = msgspec.msgpack.decode(
+        msgspec.msgpack.encode(stats(figures)), type=EngineStats
+    )
+    return render(MetricFamilies("m"), Counts(), state).decode()
 
 
 def test_metrics_by_position() -> None:

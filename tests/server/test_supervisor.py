@@ -36,7 +36,7 @@ class Engine:
     """The part of an AsyncLLM that a supervisor that watches needs."""
 
     process: Looks
-    model: Any = None
+    model: Any = field(default_factory=lambda: Mock(adapters={}))
     ready: Any = field(default_factory=lambda: Mock(config=None))
     open_sequences: Any = field(default_factory=Mock)
     pacer: Any = field(default_factory=Mock)

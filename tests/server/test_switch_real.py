@@ -28,7 +28,7 @@ from penstock.written_file import write_json
 KEY = "admin"
 BODY = {"model": "penstock-demo", "prompt": "def f(x):", "temperature": 0, "ignore_eos": True}
 
-pytestmark = needs_native
+pytestmark = [needs_native, pytest.mark.slow]
 
 
 class Served:

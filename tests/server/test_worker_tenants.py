@@ -34,6 +34,7 @@ class Engine:
     def __init__(self, texts: bool = True) -> None:
         self.texts = texts
         self.model = SimpleNamespace(
+            labels=None,
             lengths=LengthLimits(99),
             vocab_size=300,
             served_model_name="fake",

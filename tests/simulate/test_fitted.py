@@ -43,6 +43,7 @@ def setup_with(found: Fitted) -> Setup:
     return replace(BARE, stages=Stages.one(clock), front=found.front, template=found.template)
 
 
+@pytest.mark.slow
 def test_known_constants_are_found_again() -> None:
     found = fitted(made())
     front = found.front
@@ -62,6 +63,7 @@ def test_known_constants_are_found_again() -> None:
     assert front.lost_request == pytest.approx(FRONT.lost_request, rel=0.05)
 
 
+@pytest.mark.slow
 def test_outliers_and_a_slow_period_do_not_move_them() -> None:
     found = fitted(made(RESTLESS))
     front = found.front
@@ -83,6 +85,7 @@ def test_outliers_and_a_slow_period_do_not_move_them() -> None:
     assert found.drifts[slowest] == pytest.approx(1.5, rel=0.1)
 
 
+@pytest.mark.slow
 def test_what_was_fitted_under_any_weather_predicts_the_quiet_machine() -> None:
     held_out = made_recording(
         BARE,
@@ -102,6 +105,7 @@ def test_what_was_fitted_under_any_weather_predicts_the_quiet_machine() -> None:
         assert tails.worst < 0.15
 
 
+@pytest.mark.slow
 def test_a_calibration_says_how_well_its_rounds_agree() -> None:
     quiet = made()
     check = self_check(quiet, fitted(quiet), setup_with, 0)

@@ -7,6 +7,7 @@ as any checkpoint's.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ TEMPLATE = (
 )
 
 
-def write(folder: Path) -> Path:
+def write(folder: Path, template: str = TEMPLATE, special: Sequence[str] = SPECIAL) -> Path:
     """Write tokenizer.json and its companions to ``folder``, and return it."""
     alphabet = byte_alphabet()
     tokenizer: dict[str, Any] = {
@@ -38,7 +39,7 @@ def write(folder: Path) -> Path:
                 "normalized": False,
                 "special": True,
             }
-            for i, text in enumerate(SPECIAL)
+            for i, text in enumerate(special)
         ],
         "normalizer": None,
         "pre_tokenizer": {
@@ -66,7 +67,7 @@ def write(folder: Path) -> Path:
             "merges": [],
         },
     }
-    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
+    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": template}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")

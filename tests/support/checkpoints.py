@@ -48,15 +48,17 @@ def tiny_checkpoint(
     seed: int = 0,
     dtype: str = "float32",
     shard_bytes: int | None = None,
+    model: str = "",
     **overrides: Any,
 ) -> Path:
     """A folder with config.json, safetensors and tokenizer.
 
     ``overrides`` are fields of the family's configuration class; ``shard_bytes`` splits the
-    weights into files of about that size.
+    weights into files of about that size. ``model`` is a class of the family's other than that of
+    its language model, such as one that classifies.
     """
     # Keys of a cache must be hashable, and overrides may hold dictionaries.
-    return _make(family, seed, dtype, shard_bytes, json.dumps(overrides, sort_keys=True))
+    return _make(family, seed, dtype, shard_bytes, model, json.dumps(overrides, sort_keys=True))
 
 
 def load_oracle(folder: Path) -> Any:
@@ -64,10 +66,12 @@ def load_oracle(folder: Path) -> Any:
     the plainest experts."""
     import transformers
 
-    family = json.loads((folder / "config.json").read_text())["model_type"]
+    config = json.loads((folder / "config.json").read_text())
+    family, classifies = config["model_type"], "Classification" in config["architectures"][0]
     attention = FAMILIES[family].attention if family in FAMILIES else "eager"
 
-    model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+    kind = "SequenceClassification" if classifies else "CausalLM"
+    model: Any = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(
         folder,
         dtype="float32",
         attn_implementation=attention,
@@ -82,20 +86,28 @@ _FOLDER = "PENSTOCK_TEST_CHECKPOINTS"
 
 
 @cache
-def _make(family: str, seed: int, dtype: str, shard_bytes: int | None, overrides: str) -> Path:
+def _make(
+    family: str, seed: int, dtype: str, shard_bytes: int | None, model: str, overrides: str
+) -> Path:
     root = Path(os.environ[_FOLDER])
-    arguments = repr((family, seed, dtype, shard_bytes, overrides)).encode()
+    arguments = repr((family, seed, dtype, shard_bytes, model, overrides)).encode()
     folder = root / f"{family}-{hashlib.sha256(arguments).hexdigest()[:16]}"
     if not folder.exists():
         made = Path(tempfile.mkdtemp(dir=root))
-        _write(made, family, seed, dtype, shard_bytes, overrides)
+        _write(made, family, seed, dtype, shard_bytes, model, overrides)
         with contextlib.suppress(OSError):  # another process was first
             made.rename(folder)
     return folder
 
 
 def _write(
-    folder: Path, family: str, seed: int, dtype: str, shard_bytes: int | None, overrides: str
+    folder: Path,
+    family: str,
+    seed: int,
+    dtype: str,
+    shard_bytes: int | None,
+    kind: str,
+    overrides: str,
 ) -> None:
     import torch
     import transformers
@@ -106,7 +118,7 @@ def _write(
     config = getattr(transformers, tiny.config)(**fields)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
-        model = getattr(transformers, tiny.model)(config)
+        model = getattr(transformers, kind or tiny.model)(config)
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.normal_(0.0, 1.5 / parameter.shape[-1] ** 0.5)

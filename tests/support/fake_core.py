@@ -54,6 +54,8 @@ def completion(prompt: Sequence[int], count: int, index: int = 0) -> list[int]:
 def said_by(request: EngineRequest) -> bytes | None:
     """What a request makes the core say, instead of tokens that depend on all: by its cache salt,
     or by the last ``SAY<<...>>`` of its prompt."""
+    if request.cache_salt == "tell adapter":
+        return request.adapter.encode()
     if request.cache_salt == "tell grammar":
         return msgspec.json.encode(request.params.grammar)
     if request.cache_salt.startswith("say "):
@@ -61,6 +63,14 @@ def said_by(request: EngineRequest) -> bytes | None:
     prompt = bytes(token for token in request.prompt_token_ids if token < 256)
     _, mark, text = prompt.rpartition(b"SAY<<")
     return text.partition(b">>")[0] if mark else None
+
+
+def _shared(prediction: Sequence[int], output: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    count = 0
+    while count < min(len(prediction), len(output)) and prediction[count] == output[count]:
+        count += 1
+    return count
 
 
 def embedding(prompt: Sequence[int], pooling: PoolingParams) -> bytes:
@@ -84,6 +94,7 @@ class FakeCore:
         self.said: dict[str, bytes | None] = {}
         self.outputs: dict[tuple[str, int], list[int]] = {}
         self.sound = True
+        self.adapters: dict[str, str] = {}
         self.steps = self.generated = self.aborted = self.prompted = self.resets = 0
 
     @property
@@ -97,6 +108,8 @@ class FakeCore:
             request.pooling.validate(hidden_size=8)
         if request.request_id in self.live:
             raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
+        if request.adapter and request.adapter not in self.adapters.values():
+            raise RequestError("the adapter is not loaded any more", "model")
         if request.cache_salt == "refuse":
             raise RequestError("the engine refuses this salt", "cache_salt")
         self.sound = self.sound and request.cache_salt != "falsify"
@@ -225,6 +238,8 @@ class FakeCore:
             finish_reason=reason,
             stop_reason=stop,
             scheduled_at=time.monotonic(),
+            num_drafted=len(request.prediction),
+            num_accepted=_shared(request.prediction, output),
         )
 
     def stats(self) -> EngineStats:
@@ -239,6 +254,7 @@ class FakeCore:
             steps=self.steps,
             tokens_computed=self.tokens_computed,
             tokens_generated=self.generated,
+            running_adapters=sorted({each.adapter for each in self.live.values() if each.adapter}),
         )
 
     @property
@@ -251,6 +267,15 @@ class FakeCore:
 
     def reset_prefix_cache(self) -> None:
         self.resets += 1
+
+    def load_adapter(self, path: str) -> str:
+        """A folder is an adapter, known by its name."""
+        if not Path(path).is_dir():
+            raise WeightError(f"{path} is not a folder")
+        return self.adapters.setdefault(Path(path).name, "digest of " + Path(path).name)
+
+    def drop_adapter(self, digest: str) -> None:
+        self.adapters = {n: each for n, each in self.adapters.items() if each != digest}
 
     def check_integrity(self) -> None:
         assert self.sound, "the books were falsified"
@@ -273,6 +298,9 @@ def load(config: EngineConfig, startup: Startup) -> LoadedCore:
         startup.loading("weights", quarter / 4, 2**20)
     if config.max_num_seqs == NO_START:
         raise ConfigError(f"max_num_seqs is {NO_START}; lower it")
+    core = FakeCore(config.seed / 1000)
+    for word in config.lora_modules:
+        core.load_adapter(word.partition("=")[2])
     while (Path(tokenizer) / WAIT).exists():
         time.sleep(0.01)
     startup.loading("tuning", 1.0, 0)
@@ -286,8 +314,10 @@ def load(config: EngineConfig, startup: Startup) -> LoadedCore:
         vocab_size=VOCAB,
         bos_token_id=BOS,
         eos_token_ids=(EOS,),
+        max_loras=config.max_loras or len(config.lora_modules),
     )
-    return LoadedCore(FakeCore(config.seed / 1000, facts.lengths), facts)
+    core.lengths = facts.lengths
+    return LoadedCore(core, facts)
 
 
 def load_fails(config: EngineConfig, startup: Startup) -> LoadedCore:

@@ -157,15 +157,17 @@ Answers = dict[tuple[str, int], list[tuple[int, Any]]]
 """The tokens of each sequence, with what is reported of each."""
 
 
-def complete(core: Any, requests: Sequence[EngineRequest]) -> Answers:
+def complete(
+    core: Any, requests: Sequence[EngineRequest], between: Callable[[], None] = lambda: None
+) -> Answers:
     """Serve requests that come at once to their ends."""
     for each in requests:
         core.add_request(each)
-    return served(core, sum(each.params.n for each in requests))
+    return served(core, sum(each.params.n for each in requests), between)
 
 
-def served(core: Any, count: int) -> Answers:
-    """Step until so many sequences have ended."""
+def served(core: Any, count: int, between: Callable[[], None] = lambda: None) -> Answers:
+    """Step until so many sequences have ended, with a call ``between`` steps."""
     answers: Answers = {}
     ended, deadline = 0, time.monotonic() + PATIENCE_S
     while ended < count:
@@ -178,6 +180,7 @@ def served(core: Any, count: int) -> Answers:
             answer = answers.setdefault((update.request_id, update.index), [])
             answer += zip(update.token_ids, update.logprobs or [None] * 9, strict=False)
             ended += update.finish_reason is not None
+        between()
     return answers
 
 

@@ -20,11 +20,15 @@ from penstock.config import EngineConfig
 from penstock.engine.ipc.spawn import EngineChild
 from penstock.frontend.async_llm import AsyncLLM
 from penstock.profile import Profile
+from penstock.repository.catalogue import Catalogue
+from penstock.repository.reading import read_catalogue
 from penstock.server.hosts import HostRule
 from penstock.server.http_server import Tls
 from penstock.server.keys import Keys
 from penstock.server.kserve.grpc_options import grpc_options
 from penstock.server.logs import LogOptions
+from penstock.server.metric_families import MetricNames
+from penstock.server.models.run import Models, serve_models
 from penstock.server.options import ServerOptions
 from penstock.server.run import RunOptions, serve
 from penstock.server.setups import EngineSetup, Setups
@@ -35,6 +39,7 @@ from penstock.service_level import parse_limit
 MAX_BODY_BYTES = 200_000
 ADMIN_KEY = "admin-key"
 HOST = "127.0.0.1"
+FAKE_CORE = "support.fake_core:load"
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True):
@@ -62,6 +67,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     page: bool = True
     observe: bool = True
     slo: tuple[str, ...] = ()
+    metric_names: MetricNames = MetricNames.PENSTOCK
     tool_call_parser: str = "auto"
     port: int = 0  # any
     allowed_hosts: tuple[str, ...] | None = None  # None: any
@@ -70,6 +76,11 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     log_prompts: bool = False
     otlp_endpoint: str | None = None
     grpc_port: int | None = None
+    models: str | None = None  # a catalogue's file, in the place of one model
+    models_memory: int = 1_000_000_000
+    batch_dir: str | None = None
+    lora_modules: tuple[str, ...] = ()
+    max_loras: int | None = None
 
     def run_options(self) -> RunOptions:
         keys = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY}
@@ -91,6 +102,8 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
                 tool_call_parser=self.tool_call_parser,
                 observe=self.observe,
                 slo=tuple(map(parse_limit, self.slo)),
+                metric_names=self.metric_names,
+                batch_dir=None if self.batch_dir is None else Path(self.batch_dir),
                 hosts=None if hosts is None else HostRule.of(HOST, HOST, hosts, bool(read.users)),
             ),
             supervisor=SupervisorOptions(
@@ -118,6 +131,9 @@ def main(
         stderr.close()
     if settings.files is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (settings.files, settings.files))
+    if settings.models is not None:
+        _serve_models(settings, Path(settings.models), told)
+        return
     config = EngineConfig(
         tokenizer=settings.folder,
         seed=settings.step_ms,
@@ -125,8 +141,10 @@ def main(
         max_model_len=settings.max_model_len,
         max_input_len=settings.max_input_len,
         max_output_len=settings.max_output_len,
+        lora_modules=settings.lora_modules,
+        max_loras=settings.max_loras,
     )
-    later = "support.fake_core:load_dies" if settings.dying_core else "support.fake_core:load"
+    later = "support.fake_core:load_dies" if settings.dying_core else FAKE_CORE
 
     def of_profile(profile: Profile) -> EngineSetup:
         own = profile.max_waiting
@@ -139,7 +157,7 @@ def main(
     first = EngineSetup(config, settings.max_waiting, core=later)
     setups = Setups(first, of_profile, lambda profile: None)
     with bind(HOST, settings.port, settings.stall_s) as listener:
-        child = EngineChild.spawn(config, "support.fake_core:load")
+        child = EngineChild.spawn(config, FAKE_CORE)
         port = listener.getsockname()[1]
 
         def announce(llm: AsyncLLM) -> None:
@@ -147,3 +165,18 @@ def main(
             told.close()
 
         asyncio.run(serve(child, setups, listener, settings.run_options(), announce))
+
+
+def _serve_models(settings: Settings, catalogue: Path, told: Connection) -> None:
+    def read() -> Catalogue:
+        return read_catalogue(catalogue, {"tokenizer": settings.folder}, int)
+
+    models = Models(read(), read, settings.models_memory, settings.max_waiting, FAKE_CORE)
+    with bind(HOST, settings.port, settings.stall_s) as listener:
+        port = listener.getsockname()[1]
+
+        def announce() -> None:
+            told.send((port, 0))  # no engine runs yet
+            told.close()
+
+        asyncio.run(serve_models(models, listener, settings.run_options(), announce))

@@ -19,7 +19,11 @@ REQUESTS = Requests.product(
 
 
 def options(kept: Path, **more: Any) -> dict[str, Any]:
-    heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 16}
+    heads: dict[str, Any] = {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 16,
+    }
     model = tiny_checkpoint("qwen3", dtype="bfloat16", vocab_size=512, **heads)
     return {"model": str(model), "backend": "cpu", "artifact_dir": str(kept), **more}
 

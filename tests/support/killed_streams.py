@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from penstock.router.delivery import RESUMED
+from penstock.router.resume.dialects import Streaming, streaming_at
 
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -24,15 +24,16 @@ WEATHER: dict[str, Any] = {
         },
     },
 }
+MODEL = "penstock-demo"
 HELLO = [{"role": "user", "content": "def add(a, b):"}]
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "text": ("completions", {"prompt": "def fib(n):", "temperature": 1.0, "logprobs": 2}),
+    "text": ("/v1/completions", {"prompt": "def fib(n):", "temperature": 1.0, "logprobs": 2}),
     "several": (
-        "completions",
+        "/v1/completions",
         {"prompt": ["def a():", "x = "], "n": 2, "temperature": 0.7, "seed": 5},
     ),
     "penalties": (
-        "completions",
+        "/v1/completions",
         {
             "prompt": "import ",
             "presence_penalty": 0.5,
@@ -42,7 +43,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "grammar": (
-        "completions",
+        "/v1/completions",
         {
             "prompt": "[",
             "structured_outputs": {"regex": "[a-z ]{900,}"},
@@ -50,14 +51,14 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
             "seed": 3,
         },
     ),
-    "chat": ("chat/completions", {"messages": HELLO, "logprobs": True, "top_logprobs": 2}),
+    "chat": ("/v1/chat/completions", {"messages": HELLO, "logprobs": True, "top_logprobs": 2}),
     "tools": (
-        "chat/completions",
+        "/v1/chat/completions",
         {"messages": HELLO, "tools": [WEATHER], "tool_choice": "required", "seed": 11},
     ),
-    "response": ("responses", {"input": "def add(a, b):", "temperature": 0}),
+    "response": ("/v1/responses", {"input": "def add(a, b):", "temperature": 0}),
     "response's tools": (
-        "responses",
+        "/v1/responses",
         {
             "input": "def add(a, b):",
             "tools": [{"type": "function", **WEATHER["function"]}],
@@ -65,9 +66,9 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
             "temperature": 0,
         },
     ),
-    "message": ("messages", {"messages": HELLO, "temperature": 0, "system": "Count to 900."}),
+    "message": ("/v1/messages", {"messages": HELLO, "temperature": 0, "system": "Count to 900."}),
     "message's tools": (
-        "messages",
+        "/v1/messages",
         {
             "messages": HELLO,
             "tools": [
@@ -81,29 +82,100 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "greedy": (
-        "chat/completions",
+        "/v1/chat/completions",
         {"messages": HELLO, "temperature": 0, "stream_options": {"include_usage": True}},
+    ),
+    "Ollama's chat": (
+        "/api/chat",
+        {
+            "model": MODEL,
+            "messages": HELLO,
+            "logprobs": True,
+            "options": {"temperature": 1.1, "seed": 4, "stop": ["never said"]},
+        },
+    ),
+    "Ollama's prompt": ("/api/generate", {"model": MODEL, "prompt": "import ", "raw": True}),
+    "Ollama's format": (
+        "/api/chat",
+        {
+            "model": MODEL,
+            "messages": HELLO,
+            "format": WEATHER["function"]["parameters"],
+            "options": {"temperature": 0},
+        },
+    ),
+    "llama-server": (
+        "/completion",
+        {"prompt": "def fib(n):", "n_probs": 2, "seed": 9, "temperature": 0.9},
+    ),
+    "llama-server's grammar": (
+        "/completion",
+        {"prompt": "[", "grammar": 'root ::= [a-z ]+ "#"', "temperature": 0},
+    ),
+    "TGI": (
+        "/generate_stream",
+        {
+            "inputs": "import ",
+            "parameters": {"do_sample": True, "top_n_tokens": 2, "details": True, "seed": 8},
+        },
+    ),
+    "KServe": (
+        f"/v2/models/{MODEL}/generate_stream",
+        {
+            "text_input": "def a():",
+            "return_num_output_tokens": True,
+            "return_finish_reason": True,
+            "temperature": 0.8,
+            "seed": 2,
+        },
     ),
 }
 
 
-def asked_by(kind: str) -> tuple[str, dict[str, Any]]:
-    """The endpoint below ``/v1`` and the body of one of :data:`REQUESTS`, as a stream."""
-    endpoint, asked = REQUESTS[kind]
-    body = {"stream": True, "max_tokens": 400, "ignore_eos": True, **asked}
-    if endpoint == "responses":
-        body["max_output_tokens"] = body.pop("max_tokens")
-    if endpoint in ("responses", "messages"):
-        del body["ignore_eos"]
-    return endpoint, body
+_LIMITED_BY = {
+    "/v1/responses": ("max_output_tokens",),
+    "/completion": ("n_predict",),
+    "/generate_stream": ("parameters", "max_new_tokens"),
+    "/api/chat": ("options", "num_predict"),
+    "/api/generate": ("options", "num_predict"),
+}
+_NEVER_ENDING = ("/v1/completions", "/v1/chat/completions", "/completion", "/v2/")
+"""Paths of dialects that have ``ignore_eos``."""
 
 
-def parts(endpoint: str, lines: list[str]) -> dict[Any, Any]:
+def asked_by(kind: str, tokens: int = 400) -> tuple[str, dict[str, Any]]:
+    """The path and the body of one of :data:`REQUESTS`, as a stream of so many tokens."""
+    path, asked = REQUESTS[kind]
+    body = {"stream": True, **asked}
+    *within, limit = _LIMITED_BY.get(path, ("max_tokens",))
+    holder = body
+    for name in within:
+        holder[name] = holder = dict(holder.get(name, {}))
+    holder[limit] = tokens
+    if path.startswith(_NEVER_ENDING):
+        body["ignore_eos"] = True
+    return path, body
+
+
+def _streaming(path: str) -> Streaming:
+    found = streaming_at(path)
+    assert found is not None
+    return found
+
+
+def parts(path: str, lines: list[str]) -> dict[Any, Any]:
     """What a stream says, part by part, but for names of calls."""
-    stream = RESUMED[f"/v1/{endpoint}"]()
-    stream.add("".join(f"data: {line}\n\n" for line in lines if line != "[DONE]").encode())
+    stream = _streaming(path).stream()
+    stream.add(b"".join(stream.framing.event(line.encode()) for line in lines))
     stream.fold()
     return {path: value for path, value in stream.parts.has.items() if path[-1] != "id"}
+
+
+def is_whole(path: str, lines: list[str]) -> bool:
+    """Whether a stream has its last event, as far as there is such an event."""
+    stream = _streaming(path).stream()
+    last = stream.framing.event(lines[-1].encode())
+    return stream.is_over(last) or stream.ended()
 
 
 def streamed(
@@ -113,9 +185,10 @@ def streamed(
     lines: list[str] = []
     with client.stream("POST", path, json=body) as response:
         assert response.status_code == 200, response.read()
+        mark = _streaming(path).stream().framing.mark.decode()
         for line in response.iter_lines():
-            if line.startswith("data: "):
-                lines.append(line.removeprefix("data: "))
+            if line and line.startswith(mark):
+                lines.append(line.removeprefix(mark))
                 if len(lines) in (5, 80) and kill is not None:
                     kill()
     return lines

@@ -14,10 +14,10 @@ TABLES = KvTables._fields
 
 
 def arrays_of(step: StepInput) -> dict[str, Any]:
-    """Every array of a step by name but those of states; those of groups behind the first have its
-    number."""
+    """Every array of a step by name but those of states and adapters; those of groups behind the
+    first have its number."""
     arrays = {name: getattr(step, name) for name in step.__dataclass_fields__}
-    del arrays["groups"], arrays["states"]
+    del arrays["groups"], arrays["states"], arrays["adapters"]
     for group, tables in enumerate(step.groups):
         named = tables._asdict().items()
         arrays |= {f"{name}.{group}" if group else name: array for name, array in named}

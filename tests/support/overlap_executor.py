@@ -97,7 +97,9 @@ class Deferred:
 
     packed = None
     tunable = None
+    adapters = None
     blocks = None
+    adapters = None
 
     def __post_init__(self) -> None:
         self.num_blocks = self.inner.num_blocks

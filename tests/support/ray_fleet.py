@@ -184,12 +184,12 @@ class Askers:
 
 def answer(client: httpx.Client, kind: str) -> dict[Any, Any]:
     """What a stream of this kind says. Raises AssertionError where it does not end well."""
-    endpoint, body = asked_by(kind)
-    lines = streamed(client, f"/v1/{endpoint}", body)
+    path, body = asked_by(kind)
+    lines = streamed(client, path, body)
     ends = ('{"type":"response.completed"', '{"type":"response.incomplete"', "[DONE]")
     assert lines, "nothing was answered"
     assert lines[-1].startswith(ends), lines[-1]
-    return parts(endpoint, lines)
+    return parts(path, lines)
 
 
 if __name__ == "__main__":

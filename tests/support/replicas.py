@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qs
 
 import httpx
 
@@ -34,6 +35,8 @@ class FakeReplica:
 
     answer: Callable[[Request], Sequence[Step]]
     models: tuple[str, ...] = ("m",)
+    aliases: tuple[str, ...] = ()
+    """Other names of each."""
     is_ours: bool = False
     ready: bytes = plain("200 OK", b'{"status":"ready"}')
     events: asyncio.Queue[bytes] | None = None
@@ -42,6 +45,8 @@ class FakeReplica:
     """The paths by which its events were asked for."""
     asked: list[Request] = field(default_factory=list)
     keys_asked: int = 0
+    keyed: list[str] = field(default_factory=list)
+    """The endpoints for whose prompts they were."""
     before_keys: Sequence[Step] = ()
     """What comes before the keys of a prompt."""
     url: str = ""
@@ -79,13 +84,16 @@ class FakeReplica:
         if path == "/health":
             return [ALIVE if self.is_ours else plain("200 OK", b"")]
         if path == "/v1/models":
-            cards = [{"id": name, "object": "model"} for name in self.models]
+            aliases = {"aliases": self.aliases} if self.aliases else {}
+            cards = [{"id": name, "object": "model", **aliases} for name in self.models]
             return [plain("200 OK", json.dumps({"object": "list", "data": cards}).encode())]
         if path.startswith("/admin/"):
             if not admin or self.events is None:
                 return [plain("403 Forbidden", b'{"error":{"message":"no"}}')]
             if path.startswith("/admin/cache/keys"):
                 self.keys_asked += 1
+                (keyed,) = parse_qs(path.partition("?")[2])["path"]
+                self.keyed.append(keyed)
                 keys = plain("200 OK", json.dumps(self._keys(request.json)).encode())
                 return [*self.before_keys, keys]
             return [plain("200 OK", b"{}")]

@@ -63,4 +63,5 @@ EVERY_KIND = [
     SamplingParams(min_tokens=2, stop_token_ids=(3, 60), top_p=0.8),
     SamplingParams(temperature=0.0, repetition_penalty=2.0, frequency_penalty=1.0),
     SamplingParams(temperature=1.5, presence_penalty=2.0, top_k=5, logprobs=0),
+    SamplingParams(temperature=0.0, repetition_penalty=1.8, frequency_penalty=1.0, repeat_last_n=3),
 ]

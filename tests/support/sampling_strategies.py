@@ -48,6 +48,7 @@ def options(draw: st.DrawFn, vocab: int) -> SamplingParams:
         repetition_penalty=pick(1.0, 1.0, 1.3, 0.5, 1e-40),
         frequency_penalty=pick(0.0, 0.0, 0.7, -2.0),
         presence_penalty=pick(0.0, 0.0, 1.5),
+        repeat_last_n=pick(None, None, -1, 0, 1, 2, 7, 10**12),
         min_tokens=pick(0, 0, 3, 100),
         logprobs=pick(None, 0, 1, 5, 20),
         logit_bias=draw(st.none() | st.dictionaries(token, st.floats(-100, 100), max_size=4)),

@@ -27,6 +27,7 @@ class Arrival:
     abort_at: int | None  # this many steps after it came; its id is used again at once
     stop_after: int | None  # tokens of index 0, as when a stop string is seen
     reset: bool  # the prefix cache, when it comes
+    prediction: tuple[int, ...] = ()
 
 
 @dataclass
@@ -76,6 +77,7 @@ def play(core: EngineCore, arrivals: list[Arrival], check: Callable[[], None]) -
                 prompt_token_ids=prompt,
                 params=arrival.params,
                 priority=arrival.priority,
+                prediction=list(arrival.prediction),
             )
         )
 
@@ -108,6 +110,7 @@ PARAMS = st.builds(
     top_k=st.sampled_from([0, 0, 20]),
     repetition_penalty=st.sampled_from([1.0, 1.0, 1.3]),
     frequency_penalty=st.sampled_from([0.0, 0.0, 0.5]),
+    repeat_last_n=st.sampled_from([None, None, -1, 0, 5]),
     seed=st.integers(0, 3),
     max_tokens=st.one_of(st.integers(1, 4), st.integers(5, 70)),
     stop_token_ids=st.sampled_from([(), (), (5, 6, 7, 8, 9)]),

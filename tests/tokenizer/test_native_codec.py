@@ -78,6 +78,7 @@ texts = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @settings(max_examples=200, deadline=None)
 @example(  # what has no token and no bytes is dropped, and its neighbours are merged

@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 import pytest
 from support.checkpoints import tiny_checkpoint
+from support.log_probabilities import log_probabilities
 from support.needs import needs_native
 from support.quantized_runs import command
 
 from penstock.cli import main as cli
 from penstock.config import EngineConfig
-from penstock.evaluate.perplexity import log_probabilities
 from penstock.evaluate.text_model import TextModel
 from penstock.evaluate.windows import Window
 from penstock.interface.adjustable import Adjusted
@@ -25,6 +25,8 @@ from penstock.quantize.samples import training_text
 from penstock.tokenizer.load import load_tokenizer
 from penstock.train import fine_tuning
 from penstock.weights.model_folder import load_model_spec
+
+pytestmark = pytest.mark.slow
 
 LENGTH = 48
 METHODS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +19,13 @@ from support.checkpoints import LLAMA_SHAPED, load_oracle, tiny_checkpoint
 from penstock.errors import WeightError
 from penstock.interface.plan_weights import PlanWeight, Share
 from penstock.interface.source_walks import tensors
-from penstock.interface.sources import RowsOf, Source, Stored
+from penstock.interface.sources import Packed, RowsOf, Source, Stored
 from penstock.interface.weights import WeightSource
 from penstock.models.names import own_names
+from penstock.models.row_codebooks import RowCodebooks
 from penstock.models.spec import DType
 from penstock.plan.lower import lower
+from penstock.quant import CodebookMatrix
 from penstock.weights.cast import cast
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.dummy import DummyWeights
@@ -251,3 +254,12 @@ def test_dummy_values_keep_activations_in_size() -> None:
     assert (weights.get("layers.0.gate") @ x).std() == pytest.approx(1.0, rel=0.3)
     assert weights.get("final_norm").mean() == pytest.approx(1.0, abs=0.05)
     assert abs(weights.get("layers.0.q.bias").mean()) < 0.05
+
+
+def test_random_outliers_are_at_places_of_their_own() -> None:
+    matrix = Packed("w", (300, 2048), RowCodebooks(4, 0.1, decoded=False))
+    value = DummyWeights({"w": PlanWeight(matrix)}, 0, "bfloat16").get("w")
+    assert isinstance(value, CodebookMatrix)
+    assert value.ends[-1] == len(value.columns) == int(300 * 2048 * 0.1)
+    for first, end in itertools.pairwise(value.ends):
+        assert (np.diff(value.columns[first:end]) > 0).all()

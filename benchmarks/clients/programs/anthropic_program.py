@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import anthropic
-from checks import HI, KEY, MODEL, TOKENS, TOOL, URL, attempt, booked
-from pydantic import BaseModel, ConfigDict
+from checks import HI, KEY, MODEL, TOKENS, TOOL, URL, Weekend, attempt, booked
 
 FUNCTION: Any = TOOL["function"]
 TOOLS: list[Any] = [
@@ -17,14 +16,6 @@ TOOLS: list[Any] = [
     }
 ]
 FORCED: dict[str, Any] = {"tools": TOOLS, "tool_choice": {"type": "tool", "name": "book_trip"}}
-
-
-class Weekend(BaseModel):
-    """Two days in a city; the client takes bounds of numbers out of what it sends."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    city: Literal["Paris", "Rome", "Oslo"]
 
 
 client = anthropic.Anthropic(base_url=URL.removesuffix("/v1"), api_key=KEY, max_retries=0)

@@ -25,6 +25,14 @@ class Trip(BaseModel):
     days: int = Field(ge=1, le=9)
 
 
+class Weekend(BaseModel):
+    """Two days in a city: without bounds of numbers, which some clients take out of schemas."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    city: Literal["Paris", "Rome", "Oslo"]
+
+
 TOOL = {
     "type": "function",
     "function": {

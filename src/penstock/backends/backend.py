@@ -24,6 +24,7 @@ from penstock.memory_budget import Demand
 from penstock.models.spec import ClampedSwiglu
 from penstock.plan import ops
 from penstock.plan.plan import Plan
+from penstock.quant.scheme import SparseFormat
 from penstock.threads import Threads, choose_threads
 
 
@@ -102,13 +103,15 @@ class Backend(ABC):
     runs_stages: ClassVar[bool] = False
     """Whether it runs the plan of one stage of several (``plan/stages.py``)."""
 
+    runs_adapters: ClassVar[bool] = False
+    """Whether it adds low-rank adapters to products (``plan/adapt.py``)."""
+
     centers_keys: ClassVar[bool] = False
     """Whether it caches keys centered and scaled (``Plan.key_columns``)."""
 
-    def holds_sparse(self) -> bool:
-        """Whether it holds matrices with 2:4 sparsity without their zeros on this machine, where
-        what they multiply is rounded, too."""
-        return False
+    def sparse_formats(self) -> frozenset[SparseFormat]:
+        """Where it holds matrices with 2:4 sparsity without their zeros on this machine."""
+        return frozenset()
 
     @abstractmethod
     def asked(self, hardware: Hardware) -> BackendChoice:

@@ -89,6 +89,7 @@ class MeteredExecutor(HostExecutor):
         self.num_blocks = executor.num_blocks
         self.packed = executor.packed
         self.tunable = executor.tunable
+        self.adapters = executor.adapters
         self._pipeline = self.fills_pipelines and config.pipeline_parallel > 1
         if self._pipeline:
             self.capabilities = executor.capabilities

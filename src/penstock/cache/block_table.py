@@ -34,9 +34,9 @@ class BlockTable:
         "writable",
     )
 
-    def __init__(self, salt: str = "") -> None:
-        """``salt``: only sequences of equal salt share blocks."""
-        self.root: Key = root_key(salt)
+    def __init__(self, salt: str = "", adapter: str = "") -> None:
+        """Only sequences of equal salt, and of one adapter, share blocks."""
+        self.root: Key = root_key(salt, adapter)
         self.keys: list[Key] = []
         self.blocks: tuple[array[int], ...] = ()
         """Block ids of each group; empty while the table holds none."""
@@ -51,6 +51,13 @@ class BlockTable:
         self.writable = 0  # slots below this are its own, as far as is known without looking
         self.due_at = 0  # fewer committed tokens fill no block that was not offered yet, nor leave
         # one behind a window
+
+    @classmethod
+    def of_root(cls, root: Key) -> BlockTable:
+        """An empty table that shares blocks with those of this root."""
+        table = cls()
+        table.root = root
+        return table
 
     @property
     def num_places(self) -> int:

@@ -136,6 +136,12 @@ def first_seen_block(window: Window, position: int, block_size: int = BLOCK_SIZE
     return first_seen(window, position) // block_size
 
 
+def is_seen_behind(window: Window, block: int, block_size: int = BLOCK_SIZE) -> bool:
+    """Whether any prefix of whole blocks is continued by a token that sees some of ``block``; of
+    chunks the last block is seen by none."""
+    return first_seen_block(window, (block + 1) * block_size, block_size) <= block
+
+
 def unseen_from(window: Window, block: int, block_size: int = BLOCK_SIZE) -> int:
     """Return the first position from which on no token sees any of ``block``."""
     end = (block + 1) * block_size

@@ -31,7 +31,7 @@ in full:
 from __future__ import annotations
 
 from array import array
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 
 from penstock.cache.block_table import BlockTable
@@ -47,8 +47,8 @@ from penstock.cache.geometry import (
 from penstock.cache.integrity import check_books
 from penstock.cache.keyed_blocks import KeyedBlocks
 from penstock.cache.pool import BlockPool
-from penstock.cache.prefix import PrefixIndex
-from penstock.cache.prefix_cache import CachedPrefix, PrefixCache
+from penstock.cache.prefix import Key, PrefixIndex
+from penstock.cache.prefix_cache import CachedPrefix, PrefixCache, Published
 from penstock.cache.state_slots import Snapshot, StateCopy, StateHold, StateLimits, StateSlots
 
 BlockCopy = tuple[int, int]
@@ -150,6 +150,16 @@ class KvCache:
         if not self.enable_prefix_caching:
             return self._prefixes.nothing()
         return self._prefixes.lookup(table, tokens, limit)
+
+    def keys(self, table: BlockTable, tokens: array[int], count: int) -> list[Key]:
+        """The keys of the first ``count`` blocks of ``tokens``, by which they can be found."""
+        return self._prefixes.keys(table, tokens, count)
+
+    def follow(self) -> deque[Published]:
+        """Tell whoever asks what is published from now on: it is appended to what is returned, and
+        not remembered when it is taken from there."""
+        self._prefixes.news = news = deque[Published]()
+        return news
 
     def begin(
         self,

@@ -20,9 +20,12 @@ Key = bytes
 _KEY_BYTES = 16
 
 
-def root_key(salt: str) -> Key:
-    """Where a chain starts. Only prompts of equal salt share."""
-    return blake2b(salt.encode(), digest_size=_KEY_BYTES, person=b"penstock-root").digest()
+def root_key(salt: str, adapter: str = "") -> Key:
+    """Where a chain starts. Only prompts of equal salt share, and of one adapter, which is named by
+    a digest of its weights."""
+    return blake2b(
+        salt.encode(), key=adapter.encode(), digest_size=_KEY_BYTES, person=b"penstock-root"
+    ).digest()
 
 
 def next_key(parent: Key, tokens: array[int]) -> Key:

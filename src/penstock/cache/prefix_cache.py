@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.cache.block_table import BlockTable
 from penstock.cache.geometry import Window, first_seen_block
-from penstock.cache.prefix import PrefixIndex, next_key
+from penstock.cache.prefix import Key, PrefixIndex, next_key
 from penstock.cache.state_slots import StateSlots
 
 
@@ -26,6 +27,16 @@ class CachedPrefix(NamedTuple):
     """Number of tokens of which blocks were found, and perhaps no state."""
 
 
+class Published(NamedTuple):
+    """Blocks of a chain that can be found from now on, in every group of layers."""
+
+    parent: Key
+    """The key of the block before the first, or the root of the chain."""
+    first: int
+    """Number of the first one in the chain."""
+    keys: list[Key]
+
+
 class PrefixCache:
     """Finds the blocks of a sequence's first tokens by content, and publishes those it computes.
 
@@ -41,6 +52,8 @@ class PrefixCache:
         states: StateSlots | None = None,
     ) -> None:
         """``states``: where layers keep states, of which a prefix needs the one behind it."""
+        self.news: deque[Published] | None = None
+        """What was published, for whoever takes it from there; None: nobody does."""
         self._index = index
         self._block_size = block_size
         self._states = states
@@ -101,6 +114,15 @@ class PrefixCache:
             for group, blocks in enumerate(table.blocks):
                 self._index.publish_several(keys, blocks[first:full], group)
         table.num_published = full
+        if self.news is not None and full > first:
+            parent = table.keys[first - 1] if first else table.root
+            self.news.append(Published(parent, first, table.keys[first:full]))
+
+    def keys(self, table: BlockTable, tokens: array[int], count: int) -> list[Key]:
+        """The keys of the first ``count`` blocks of a sequence."""
+        if len(table.keys) < count:
+            self._extend_keys(table, tokens, count)
+        return table.keys[:count]
 
     def _within_windows(self, table: BlockTable, count: int, found: list[list[int]]) -> int:
         """How many of ``count`` blocks are the longest prefix that groups with windows have, too;

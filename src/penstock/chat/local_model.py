@@ -13,8 +13,8 @@ from penstock.chat.kept_tokens import KeptTokens
 from penstock.chat.used_sampling import UsedSampling
 from penstock.errors import ConfigError, PenstockError
 from penstock.parsing.answer_parser import AnswerParser
-from penstock.parsing.marks import has_special_marks, opened
-from penstock.parsing.styles import NONE, Styles
+from penstock.parsing.marks import has_special_marks, start_behind
+from penstock.parsing.styles import AUTO, NONE, Styles
 from penstock.sampling.defaults import SamplingDefaults
 from penstock.sampling.params import SamplingParams
 from penstock.threads import format_count
@@ -46,7 +46,7 @@ class LocalModel:
         self._llm = llm
         self._kept = KeptTokens(llm.tokenizer)
         templates = llm.tokenizer.settings.chat_templates
-        self._reasoning = Styles.choose(NONE, "auto", templates).reasoning
+        self._reasoning = Styles.of(llm.tokenizer, NONE, AUTO).reasoning
         self._chat_template_kwargs = chat_template_kwargs(templates.values())
 
     @property
@@ -85,8 +85,8 @@ class LocalModel:
             add_special_tokens=False,
             encode=self._kept.encode,
         )
-        inside = style is not None and opened(tokenizer, prompt, style)
-        parser = AnswerParser(style, inside, None, {}, eager=False)
+        start = start_behind(tokenizer, prompt, style)
+        parser = AnswerParser(style, start, None, {}, eager=False)
         params = self._params(conversation, len(prompt), has_special_marks(tokenizer, style, None))
         before = None
         outputs = llm.stream({"prompt_token_ids": prompt}, params)

@@ -22,6 +22,7 @@ import msgspec
 from penstock.chat.parameters import ChatParameters
 from penstock.cli.main import EXIT_INTERRUPTED, debugging
 from penstock.cli.options import (
+    ADAPTERS,
     RARE_ENGINE,
     RARE_SAMPLING,
     add_engine_arguments,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 KEY_VARIABLE = "PENSTOCK_API_KEY"
 _SKIPPED_SAMPLING = set(SamplingParams.__struct_fields__) - set(ChatParameters.__struct_fields__)
-_SKIPPED_ENGINE = {"seed", "load_format", "served_model_name"}
+_SKIPPED_ENGINE = {"seed", "load_format", "served_model_name", *ADAPTERS}
 
 
 RARE = RARE_ENGINE | RARE_SAMPLING

@@ -16,7 +16,13 @@ import msgspec
 from penstock.cli.bench_common import print_table
 from penstock.cli.eval_base import add_base_arguments, base_config
 from penstock.cli.eval_common import add_text_arguments, text_of, write_evaluation
-from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_config, positive_int
+from penstock.cli.options import (
+    ADAPTERS,
+    RARE_ENGINE,
+    add_engine_arguments,
+    engine_config,
+    positive_int,
+)
 from penstock.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
@@ -29,6 +35,7 @@ _UNUSED: Final = frozenset(
         "max_model_len",
         "max_output_len",
         "served_model_name",
+        *ADAPTERS,
     }
 )
 

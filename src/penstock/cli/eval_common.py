@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.cli.bench_common import command_line
-from penstock.cli.options import positive_int
+from penstock.cli.options import ADAPTERS, positive_int
 from penstock.errors import ConfigError
 from penstock.evaluate.windows import WINDOW_METHODS, Window, cut
 from penstock.written_file import check_writable, write_json
@@ -35,6 +35,7 @@ UNUSED: Final = frozenset(
         "max_num_seqs",
         "served_model_name",
         "speculative",
+        *ADAPTERS,
     }
 )
 """Engine options that change no logits, or that the windows decide."""

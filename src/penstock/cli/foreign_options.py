@@ -69,7 +69,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "--mlock": _NOTHING,
     "--no-mmap": _NOTHING,
     "--use-tqdm-on-load": _NOTHING,
-    "--lora": "merge the adapter into the model",
+    "--lora": "convert it to PEFT's folder, and name it by --lora-modules NAME=PATH",
     "--skip-tokenizer-init": "prompts are texts here; leave it out",
     "--task": "every model generates and embeds; leave it out",
     "--runner": "every model generates and embeds; leave it out",

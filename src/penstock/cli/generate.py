@@ -16,18 +16,22 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from penstock.cli.batch import OUTPUT_FIELDS, Batch, JsonWriter, LiveWriter, TextWriter, Writer
+from penstock.cli.beam_options import RARE as RARE_BEAMS
+from penstock.cli.beam_options import add_beam_arguments, with_beams
 from penstock.cli.grammar_options import GRAMMAR, add_grammar_arguments, grammar_of, naming_option
 from penstock.cli.main import EXIT_FAILED, EXIT_INTERRUPTED
 from penstock.cli.options import (
+    ADAPTERS,
     RARE_ENGINE,
     RARE_SAMPLING,
     add_engine_arguments,
     add_sampling_arguments,
+    checked,
     engine_config,
     sampling_params,
 )
@@ -46,7 +50,7 @@ if TYPE_CHECKING:
 DEFAULT_MAX_TOKENS = 128
 
 
-RARE = RARE_ENGINE | RARE_SAMPLING
+RARE = RARE_ENGINE | RARE_SAMPLING | RARE_BEAMS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--quiet", action="store_true", help="no progress and no summary on standard error"
     )
     add_grammar_arguments(parser)
+    add_beam_arguments(parser)
     # --seed is the request's: the engine's own seed only makes up those that are not given.
     # Log-probabilities are not shown here, so they cannot be asked for.
     add_sampling_arguments(
@@ -76,11 +81,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         {"max_tokens": _Unasked(DEFAULT_MAX_TOKENS)},
         skip={"logprobs", "prompt_logprobs"},
     )
-    add_engine_arguments(parser, skip={"seed", "served_model_name"})
+    add_engine_arguments(parser, skip={"seed", "served_model_name", *ADAPTERS})
 
 
 def run(args: argparse.Namespace) -> int:
-    asked = msgspec.structs.replace(sampling_params(args), grammar=grammar_of(args))
+    sampled = msgspec.structs.replace(sampling_params(args), grammar=grammar_of(args))
+    asked = checked(with_beams(sampled, args))
     if args.chat_template is not None and not args.chat:
         raise UsageError("argument --chat-template: it is for chats; add --chat")
     given = read_inputs(args)
@@ -186,7 +192,9 @@ def _completed(
     params: SamplingParams, args: argparse.Namespace, defaults: SamplingDefaults
 ) -> SamplingParams:
     """``params`` with the model's own defaults for what the user has not asked for."""
-    own = {name: value for name, value in defaults.sampled.items() if not hasattr(args, name)}
+    own: dict[str, Any] = {}
+    if params.beam_search is None:
+        own |= {name: value for name, value in defaults.sampled.items() if not hasattr(args, name)}
     if isinstance(args.max_tokens, _Unasked) and defaults.max_tokens is not None:
         own["max_tokens"] = defaults.max_tokens
     return msgspec.structs.replace(params, **own)

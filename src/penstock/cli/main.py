@@ -37,6 +37,15 @@ COMMANDS = (
     Command(("chat",), "chat", "talk to a model in the terminal"),
     Command(("generate",), "generate", "complete prompts on the command line"),
     Command(("serve",), "serve", "serve a model over the OpenAI API"),
+    Command(("pull",), "pull", "download a model of the hub"),
+    Command(("list",), "list_models", "show the models that were downloaded"),
+    Command(("rm",), "remove", "delete models that were downloaded"),
+    Command(("ps",), "ps", "show the models that a server has loaded"),
+    Command(("cache", "add"), "cache_add", "compute a prefix, and keep it on disk for good"),
+    Command(("cache", "list"), "cache_list", "show the prefixes that are kept on disk"),
+    Command(("cache", "rm"), "cache_remove", "remove prefixes from disk"),
+    Command(("cache", "export"), "cache_export", "write a prefix to a file, for another machine"),
+    Command(("cache", "import"), "cache_import", "pin a prefix of such a file"),
     Command(("route",), "route", "route requests to several servers, by their caches and loads"),
     Command(("deploy",), "deploy", "run a fleet of servers on Ray, which scales and replaces them"),
     Command(("stage",), "stage", "run a part of a model's layers for an engine elsewhere"),
@@ -80,6 +89,7 @@ _GROUPS: dict[tuple[str, ...], str] = {
     (): "Serve large language models on this machine.",
     ("bench",): "Measure how fast models are: engines, servers, and the machine beside them.",
     ("bench", "replay"): "Replay recorded traces of requests.",
+    ("cache",): "Prefixes that --kv-disk keeps: which there are, and those that stay.",
     ("eval",): "Measure how well models predict.",
 }
 """What the commands have in common that begin with these words."""
@@ -87,9 +97,6 @@ _GROUPS: dict[tuple[str, ...], str] = {
 _ELSEWHERE = {
     "help": "see 'penstock --help', or 'penstock COMMAND --help'",
     "run": "'penstock chat MODEL' talks to a model, 'penstock generate MODEL' completes a prompt",
-    "pull": "a model of the hub is downloaded by the first command that names it, such as "
-    "'penstock chat MODEL'",
-    "list": "'penstock build --list' shows the models that are kept packed",
 }
 """Commands of other programs for models, and what does the same."""
 

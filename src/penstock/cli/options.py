@@ -21,6 +21,7 @@ import msgspec
 from penstock.cli.parser import UsageError
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError, RequestError
+from penstock.kv_disk_config import size_of
 from penstock.profile import Profile
 from penstock.sampling.params import SamplingParams
 from penstock.speculative_config import SpeculativeConfig, parse_speculative
@@ -28,11 +29,8 @@ from penstock.speculative_config import SpeculativeConfig, parse_speculative
 S = TypeVar("S", bound=msgspec.Struct)
 Values = Mapping[str, object]
 
-_DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_BINARY = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _COUNT = {"": 1, "k": 10**3, "m": 10**6, "K": 1 << 10, "M": 1 << 20}
 _COUNTED = ("max_model_len", "max_input_len", "max_output_len", "max_num_batched_tokens")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
 _NOTHING: Values = types.MappingProxyType({})
 
 
@@ -50,6 +48,8 @@ RARE_ENGINE = _rare(
     *("max_model_len", "kv_cache_bytes", "speculative", "served_model_name", "profile"),
 )
 """The engine's options that ``--help`` leaves out."""
+ADAPTERS = frozenset({"lora_modules", "max_loras", "max_lora_rank"})
+"""The engine's options that are of use where requests name adapters."""
 RARE_SAMPLING = _rare(SamplingParams, "n", "temperature", "top_p", "seed", "max_tokens", "stop")
 """Those of sampling."""
 
@@ -75,7 +75,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
     """The EngineConfig that the arguments of :func:`add_engine_arguments` spell."""
     if args.model == "":
         raise UsageError("argument MODEL: it is empty; name a model, or leave it out for the demo")
-    values = _values(EngineConfig, args)
+    values = values_of(EngineConfig, args)
     profile = values.get("profile")
     if isinstance(profile, Profile):
         values = profile.over(values)
@@ -104,10 +104,11 @@ def engine_words(config: EngineConfig) -> list[str]:
 def add_sampling_arguments(
     parser: argparse.ArgumentParser, defaults: Values = _NOTHING, skip: Collection[str] = ()
 ) -> None:
-    """An option for every field of SamplingParams but ``grammar``, whose options are those of
-    ``grammar_options``; ``defaults`` replaces the struct's own."""
+    """An option for every field of SamplingParams but ``grammar`` and ``beam_search``, whose
+    options are in ``grammar_options`` and ``beam_options``; ``defaults`` replaces the struct's
+    own."""
     group = parser.add_argument_group("sampling options")
-    _add_fields(group, SamplingParams, defaults, {"grammar", *skip})
+    _add_fields(group, SamplingParams, defaults, {"grammar", "beam_search", *skip})
 
 
 def sampling_params(args: argparse.Namespace) -> SamplingParams:
@@ -115,7 +116,11 @@ def sampling_params(args: argparse.Namespace) -> SamplingParams:
 
     Raises UsageError naming the option that is out of range.
     """
-    params = _struct(SamplingParams, args)
+    return checked(_struct(SamplingParams, args))
+
+
+def checked(params: SamplingParams) -> SamplingParams:
+    """``params``, if they are valid. Raises UsageError naming the option that is not."""
     try:
         params.validate()
     except RequestError as error:
@@ -125,11 +130,10 @@ def sampling_params(args: argparse.Namespace) -> SamplingParams:
 
 def parse_size(text: str) -> int:
     """Bytes of ``2GiB`` (binary), ``2GB`` or ``2G`` (decimal), or ``2147483648``."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or (match[3] and not match[2]):
+    size = size_of(text)
+    if size is None:
         raise argparse.ArgumentTypeError(f"not a size: {text!r} (write 2GiB, 500MB or 1000000)")
-    unit = match[2].upper()
-    return int(float(match[1]) * (_BINARY[unit] if match[3] else _DECIMAL[unit]))
+    return size
 
 
 def parse_count(text: str) -> int:
@@ -221,6 +225,8 @@ def _argument(name: str, hint: Any) -> dict[str, Any]:
         return {"type": speculative_method, "metavar": "METHOD[:KEY=VALUE,...]"}
     if name == "profile":
         return {"type": profile_file, "metavar": "FILE"}
+    if name == "kv_disk":
+        return {"type": str, "metavar": "DIR:SIZE"}
     if set(kinds) == {int, str}:
         return {"type": _or_none(_int_or_text), "metavar": "N|LIST"}
     if kind is bool:
@@ -283,14 +289,14 @@ def _help(text: str) -> str:
 
 
 def _struct(struct: type[S], args: argparse.Namespace) -> S:
-    return _made(struct, _values(struct, args))
+    return _made(struct, values_of(struct, args))
 
 
 def _made(struct: type[S], values: Mapping[str, object]) -> S:
     return struct(**values)
 
 
-def _values(struct: type[msgspec.Struct], args: argparse.Namespace) -> dict[str, object]:
+def values_of(struct: type[msgspec.Struct], args: argparse.Namespace) -> dict[str, object]:
     """What was given of the fields of ``struct``."""
     values: dict[str, object] = {}
     for name in struct.__struct_fields__:

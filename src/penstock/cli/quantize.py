@@ -76,7 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_bits,
         metavar="N",
         help="bits of a weight: 2, 3, 4, 8, or auto, which gives each matrix as many as --budget "
-        "allows and the model needs; also of quip, which has 2, 3 and 4 (default: 4; of quip: 2)",
+        "allows and the model needs (rtn, gptq, awq); also of quip, which has 2, 3 and 4, and of "
+        "squeezellm, which has 3 and 4 (default: 4; of quip: 2)",
     )
     group.add_argument(
         "--budget",
@@ -136,17 +137,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-windows",
         type=positive_int,
-        default=20,
         metavar="N",
         help="windows of 512 tokens of it that are read (default: 20)",
     )
     group.add_argument(
         "--tasks",
-        type=Path,
         nargs="+",
-        metavar="FILE",
-        help="have variants answer questions, too: each a line of JSON, such as "
-        '{"question": "2 + 2 =", "answers": [" 3", " 4"], "right": 1}',
+        metavar="TASK",
+        help="have variants do these, too: files of questions, each a line of JSON, such as "
+        '{"question": "2 + 2 =", "answers": [" 3", " 4"], "right": 1}, or names of '
+        "lm-evaluation-harness's tasks, such as arc_easy (which penstock[lm-eval] installs)",
+    )
+    group.add_argument(
+        "--task-folder",
+        type=Path,
+        action="append",
+        metavar="DIR",
+        help="a folder of YAML files that describe more of lm-evaluation-harness's tasks",
+    )
+    group.add_argument(
+        "--max-questions",
+        type=positive_int,
+        metavar="N",
+        help="questions of each task that are asked (default: all)",
     )
     group = parser.add_argument_group("calibration")
     group.add_argument(
@@ -269,6 +282,8 @@ def run(args: argparse.Namespace) -> int:
         return compare(asked, out, source, make)
     if os.path.lexists(out):
         raise UsageError(f"argument --out: {out} is there already; remove it, or name another")
+    if not out.parent.is_dir():
+        raise UsageError(f"argument --out: there is no folder {out.parent}; make it first")
     tuning = tuning_of(asked, source)
     started = time.perf_counter()
     work = work_of(asked, source)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,23 +17,22 @@ from penstock.cli.eval_common import read_text
 from penstock.cli.parser import UsageError
 from penstock.cli.quantize_options import settings_of, work_of
 from penstock.cli.quantize_request import ComparisonRequest, MethodRequest
+from penstock.cli.quantize_tasks import Tasks
 from penstock.cli.quantize_tuning import tuning_of
 from penstock.cli.status_line import StatusLine
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
-from penstock.evaluate.multiple_choice import Task
 from penstock.hardware import detect
 from penstock.models.json_objects import read_json_object
 from penstock.quantize.comparison import bits_per_weight, stored_bytes, table
+from penstock.quantize.judged import Kept, Yardstick, digests_of, folder_of, record_digest
 from penstock.quantize.unfinished import RECORD, differing
 from penstock.tokenizer.load import load_tokenizer
 from penstock.version import __version__
 from penstock.written_file import write_bytes, write_json
 
 if TYPE_CHECKING:
-    from penstock.evaluate.text_model import TextModel
-    from penstock.evaluate.windows import Window
-    from penstock.quantize.comparison import Answered, Variant
+    from penstock.quantize.comparison import Variant
     from penstock.quantize.fine_tuning import FineTuning
     from penstock.quantize.run import Work
     from penstock.quantize.source import SourceModel
@@ -50,34 +50,85 @@ Make = Callable[[MethodRequest, "Work", "FineTuning | None", Path], object]
 def compare(asked: ComparisonRequest, out: Path, source: SourceModel, make: Make) -> int:
     """Make the variants that are not in the folder ``out`` yet, judge and time them."""
     # Whatever can be refused is refused before hours are spent on the first.
+    _check_folder(out, source.folder)
     works = {text: work_of(options, source) for text, options in asked.variants.items()}
     tunings = {text: tuning_of(options, source) for text, options in asked.variants.items()}
-    text, tasks = read_text(list(asked.texts)), [Task.read(path) for path in asked.tasks]
-    if out.exists() and out.samefile(source.folder):
-        raise UsageError("argument --out: is the model's own folder; name another")
-    out.mkdir(exist_ok=True)
-    found: list[Variant] = []
-    with _Judge(source, text, asked.max_windows, tasks) as judge:
-        found.append(judge.variant(_BASE, source.folder, None, None))
+    text = read_text(list(asked.texts))
+    tasks = Tasks.open(asked, load_tokenizer(source.folder, check_templates=False))
+    with _Judge(source, text, asked, tasks) as judge:
+        _make_folder(out)
+        kept = Kept.read(out / JSON, judge.yardstick)
+        _tell_kept(kept, asked.variants)
+        found = dict(kept.variants)
+        if _BASE not in found:
+            found[_BASE] = judge.variant(_BASE, source.folder, None, None)
+            _write(out / JSON, _document(asked, judge, _ordered(found, asked)))
         for name, options in asked.variants.items():
-            folder, seconds = out / name.replace(":", "-"), None
+            folder, seconds = out / folder_of(name), None
             if folder.exists():
                 _require_same(folder, works[name], options, tunings[name])
             else:
                 started = time.perf_counter()
                 make(options, works[name], tunings[name], folder)
                 seconds = time.perf_counter() - started
+            if name in found:
+                continue
             bits = bits_per_weight(folder, works[name].layers.targets)
-            found.append(judge.variant(name, folder, bits, seconds))
-            write_json(out / JSON, _document(asked, judge, found))
-    rows = table(found)
+            found[name] = judge.variant(name, folder, bits, seconds)
+            _write(out / JSON, _document(asked, judge, _ordered(found, asked)))
+        variants = _ordered(found, asked)
+        _write(out / JSON, _document(asked, judge, variants))
+    rows = table(variants)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for name, *cells in rows:
         padded = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
         print(f"{name:<{widths[0]}}  {'  '.join(padded)}")
     print("\nbest: b, of bytes and divergence; s, of tokens/s and divergence")
-    print(f"figures: {out / JSON}{_drawn(out / PLOT, found)}")
+    print(f"figures: {out / JSON}{_drawn(out / PLOT, variants)}")
     return 0
+
+
+def _tell_kept(kept: Kept, asked: Collection[str]) -> None:
+    """Say which figures stay, and why others do not."""
+    if kept.dropped is not None:
+        print(f"note: {JSON} {kept.dropped}; what has no figures is judged anew", file=sys.stderr)
+    again = [name for name in kept.variants if name in asked]
+    others = [name for name in kept.variants if name not in asked and name != _BASE]
+    for names, where in ((again, ""), (others, ", which are not asked for and stay in the table")):
+        if names:
+            print(f"note: judged before, by the same{where}: {', '.join(names)}", file=sys.stderr)
+
+
+def _ordered(found: Mapping[str, Variant], asked: ComparisonRequest) -> list[Variant]:
+    """The model as it is, what is asked for as far as it is judged, and others."""
+    names = dict.fromkeys([_BASE, *asked.variants, *found])
+    return [found[name] for name in names if name in found]
+
+
+def _write(path: Path, document: object) -> None:
+    """Write a file that is there in full or as it was, whenever this ends."""
+    partial = path.with_name(f".{path.name}.partial")
+    write_json(partial, document)
+    os.replace(partial, path)
+
+
+def _check_folder(out: Path, model: Path) -> None:
+    """Raise UsageError where ``out`` cannot become, or is not, a folder for variants."""
+    if out.exists() and out.samefile(model):
+        raise UsageError("argument --out: is the model's own folder; name another")
+    if os.path.lexists(out) and not out.is_dir():
+        raise UsageError(f"argument --out: {out} is no folder; name another")
+    if not out.parent.is_dir():
+        raise UsageError(f"argument --out: there is no folder {out.parent}; make it first")
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--out {out} cannot be made: {error.strerror}; name a folder elsewhere"
+        ) from error
 
 
 def _require_same(
@@ -101,23 +152,17 @@ def _require_same(
 class _Judge:
     """The model as it is, and the text by which its variants are compared with it."""
 
-    def __init__(self, source: SourceModel, text: str, most: int, tasks: Sequence[Task]) -> None:
+    def __init__(
+        self, source: SourceModel, text: str, asked: ComparisonRequest, tasks: Tasks
+    ) -> None:
         from penstock.evaluate.text_model import TextModel
         from penstock.evaluate.windows import cut
+        from penstock.quantize.run import source_files
 
         self._status = StatusLine(sys.stderr)
         self.window = min(_WINDOW, source.spec.max_positions)
-        tokenizer = load_tokenizer(source.folder, check_templates=False)
-        self._tasks = [(task, task.windows(tokenizer)) for task in tasks]
-        self._longest = self.window
-        for task, questions in self._tasks:
-            longest = max(len(each.token_ids) for several in questions for each in several)
-            if longest > source.spec.max_positions:
-                raise ConfigError(
-                    f"--tasks {task.name} has a question of {longest} tokens with its answer, and "
-                    f"the model has {source.spec.max_positions} positions; leave it out"
-                )
-            self._longest = max(self._longest, longest)
+        self._tasks = tasks
+        self._longest = max(self.window, tasks.longest(source.spec.max_positions))
         self._base = TextModel.open(_config(source.folder), self._longest)
         tokens, bos = self._base.encode(text)
         if len(tokens) < self.window:
@@ -126,7 +171,21 @@ class _Judge:
                 f"--text has {len(tokens)} tokens, fewer than a window of {self.window}; give a "
                 "longer one"
             )
-        self._windows = cut(tokens, self.window, "llama.cpp", bos)[:most]
+        self._windows = cut(tokens, self.window, "llama.cpp", bos)[: asked.max_windows]
+        config, harness = self._base.engine_plan.config, tasks.harness
+        self.yardstick = Yardstick(
+            model=tuple(source_files(source.folder)),
+            text=hashlib.sha256(text.encode()).hexdigest(),
+            windows=len(self._windows),
+            window=self.window,
+            tasks=(*asked.named_tasks, *digests_of([*asked.tasks, *asked.task_folders])),
+            max_questions=asked.max_questions,
+            lm_eval=None if harness is None else harness.version,
+            penstock=__version__,
+            cpu=detect().cpu_model,
+            backend=config.backend,
+            threads=config.threads,
+        )
 
     @property
     def windows(self) -> int:
@@ -147,7 +206,8 @@ class _Judge:
 
         with TextModel.open(_config(folder), self._longest) as model:
             result = compare(model, self._base, self._windows, tell)
-            tasks = {task.name: self._answered(name, model, task, own) for task, own in self._tasks}
+            tasks = self._tasks.of_files(name, model, self._status)
+        tasks |= self._tasks.of_harness(name, _config(folder), self._status)
         return Variant(
             name=name,
             num_bytes=stored_bytes(folder),
@@ -160,24 +220,8 @@ class _Judge:
             seconds=seconds,
             folder=None if bits is None else folder.name,
             tasks=tasks,
+            record=None if bits is None else record_digest(folder),
         )
-
-    def _answered(
-        self, name: str, model: TextModel, task: Task, windows: Sequence[Sequence[Window]]
-    ) -> Answered:
-        from penstock.evaluate.multiple_choice import score
-        from penstock.quantize.comparison import Answered
-
-        def tell(done: int, share: float) -> None:
-            self._status.show(
-                lambda: (
-                    f"comparing: {name}, {task.name}, {done} of {len(windows)} questions, "
-                    f"{share:.1%} right"
-                )
-            )
-
-        found = score(model, task, windows, tell)
-        return Answered(**msgspec.structs.asdict(found))
 
     def close(self) -> None:
         self._status.close()
@@ -215,10 +259,12 @@ def _document(
         "comparison": "quantization",
         "command": command_line(),
         "penstock": __version__,
-        "cpu": detect().cpu_model,
+        "cpu": judge.yardstick.cpu,
         "texts": {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
+        "lm_eval": judge.yardstick.lm_eval,
         "windows": judge.windows,
         "window": judge.window,
+        "judged_by": judge.yardstick,
         "variants": [msgspec.to_builtins(each) for each in found],
     }
 

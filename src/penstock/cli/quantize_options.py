@@ -165,6 +165,11 @@ _OPTIONS: Final = (
 
 def check(args: MethodRequest) -> None:
     """Raise UsageError for options that belong to another method."""
+    if args.bits == AUTO and args.method not in INTEGERS:
+        raise UsageError(
+            f"argument --bits: auto is of --method {', '.join(INTEGERS)} alone, not of "
+            f"{args.method}; give a number, or leave it out"
+        )
     reads = args.bits == AUTO or args.fine_tune is not None
     calibrated = (*CALIBRATED, args.method) if reads else CALIBRATED
     for methods, options in _OPTIONS:
@@ -229,8 +234,6 @@ def _check_sparsity(args: MethodRequest) -> None:
                 f"argument --format: {COMPRESSED} is of --method {' and '.join(SPARSE)} alone"
             )
         return
-    if args.bits == AUTO:
-        raise UsageError(f"argument --bits: auto is not of --method {args.method}; give a number")
     if args.bits is not None:
         return
     for name in ("group_size", "asymmetric"):

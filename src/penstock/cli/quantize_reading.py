@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Final
@@ -21,8 +22,12 @@ from penstock.cli.quantize_options import (
     of_method,
 )
 from penstock.cli.quantize_request import ComparisonRequest, MethodRequest, Request
+from penstock.cli.quantize_tasks import is_file
 from penstock.quantize.budget import Budget
 
+_OF_TEXT: Final = ("calibration", "samples", "sample_length", "seed")
+"""Options of the text for those that read one, which may be left when these are taken out."""
+_MOST_WINDOWS: Final = 20
 _COMPARED: Final = ("method", "bits", "group_size", "asymmetric", "budget", "sparsity")
 """Options that the words of a comparison say."""
 
@@ -33,10 +38,11 @@ def request_of(args: argparse.Namespace) -> Request:
     if args.compare and given:
         option = "--" + given[0].replace("_", "-")
         raise UsageError(f"argument {option}: --compare names methods and bits; leave it out")
-    if args.text and not args.compare:
-        raise UsageError("argument --text: is of --compare alone; leave it out")
-    if args.tasks and not args.compare:
-        raise UsageError("argument --tasks: is of --compare alone; leave it out")
+    for name in ("text", "tasks", "task_folder", "max_questions", "max_windows"):
+        if getattr(args, name) is not None and not args.compare:
+            raise UsageError(
+                f"argument --{name.replace('_', '-')}: is of --compare alone; leave it out"
+            )
     asked = _method_of(args)
     out: Path = args.out.expanduser()
     threads = args.threads or len(os.sched_getaffinity(0))
@@ -63,11 +69,47 @@ def _comparison(args: argparse.Namespace, of_all: MethodRequest) -> ComparisonRe
     if not args.text:
         raise UsageError("argument --compare: needs --text FILE, by which variants are judged")
     variants = {text: variant_of(text, of_all) for text in args.compare}
-    texts, tasks = tuple(args.text), tuple(args.tasks or ())
-    names = [each.name.partition(".")[0] for each in tasks]
+    for name in ("task_folder", "max_questions"):
+        if getattr(args, name) is not None and not args.tasks:
+            raise UsageError(f"argument --{name.replace('_', '-')}: needs --tasks")
+    texts, words = tuple(args.text), tuple(args.tasks or ())
+    files = tuple(Path(each).expanduser() for each in words if is_file(each))
+    named = tuple(each for each in words if not is_file(each))
+    names = [*(each.name.partition(".")[0] for each in files), *named]
     if len(set(names)) < len(names):
-        raise UsageError("argument --tasks: files must have different names")
-    return ComparisonRequest(variants, texts, args.max_windows, args.calibration, tasks)
+        raise UsageError("argument --tasks: tasks must have different names")
+    if args.task_folder and not named:
+        raise UsageError("argument --task-folder: --tasks has files alone; leave it out")
+    folders = tuple(each.expanduser() for each in args.task_folder or ())
+    for folder in folders:
+        if not folder.is_dir():
+            raise UsageError(f"argument --task-folder: there is no folder {folder}")
+    _require_a_taker(of_all, variants)
+    most = args.max_windows or _MOST_WINDOWS
+    return ComparisonRequest(
+        variants,
+        texts,
+        most,
+        args.calibration,
+        files,
+        named_tasks=named,
+        task_folders=folders,
+        max_questions=args.max_questions,
+    )
+
+
+def _require_a_taker(of_all: MethodRequest, variants: Mapping[str, MethodRequest]) -> None:
+    """Refuse what was given for all variants, and none of them has."""
+    for each in fields(MethodRequest):
+        name = each.name
+        if name in (*_COMPARED, *_OF_TEXT) or getattr(of_all, name) is None:
+            continue
+        if all(getattr(own, name) is None for own in variants.values()):
+            more = "; :tuned behind a method asks for it" if name.startswith("fine_tune") else ""
+            raise UsageError(
+                f"argument --{name.replace('_', '-')}: is of none of the methods of --compare"
+                f"{more}; leave it out"
+            )
 
 
 def variant_of(text: str, of_all: MethodRequest) -> MethodRequest:

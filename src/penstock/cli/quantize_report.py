@@ -53,7 +53,8 @@ def report(done: Quantized, seconds: float) -> None:
         counts = (f"{n} in {'floats' if bits == 16 else f'{bits} bits'}" for bits, n in each)
         print(f"  {', '.join(counts)}: {done.chosen.bits_a_weight:.3f} bits a weight")
     if done.resumed:
-        print(f"  {done.resumed} layers were done by the run before")
+        were = "layer was" if done.resumed == 1 else "layers were"
+        print(f"  {done.resumed} {were} done by the run before")
     if done.tuned is not None:
         tuned = done.tuned
         said = "" if tuned.kept else "; the checkpoint is as it was before"
@@ -71,4 +72,5 @@ def report(done: Quantized, seconds: float) -> None:
     if errors:
         worst, module = max(errors)
         mean = sum(error for error, _ in errors) / len(errors)
-        print(f"  squared error of outputs: mean {mean:.2%}, largest {worst:.2%} ({module})")
+        which = " of the other layers" if done.resumed else ""
+        print(f"  squared error of outputs{which}: mean {mean:.2%}, largest {worst:.2%} ({module})")

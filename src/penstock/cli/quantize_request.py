@@ -59,6 +59,12 @@ class ComparisonRequest:
     calibration: Path | None
     tasks: tuple[Path, ...] = ()
     """Files of questions with several answers."""
+    named_tasks: tuple[str, ...] = ()
+    """Tasks of lm-evaluation-harness."""
+    task_folders: tuple[Path, ...] = ()
+    """Folders that describe more of these."""
+    max_questions: int | None = None
+    """Questions of each task that are asked; None: all."""
 
 
 @dataclass(frozen=True)

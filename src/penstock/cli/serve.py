@@ -13,17 +13,18 @@ import os
 import socket
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.cli.http_options import check_tls, host_rule, log_options, tls
+from penstock.cli.http_options import check_tls
 from penstock.cli.listen import address_in_use, addresses, bind, raise_file_limit
 from penstock.cli.load_progress import LoadProgress
 from penstock.cli.main import debugging, drop_output, outcome
 from penstock.cli.options import engine_config
+from penstock.cli.parser import UsageError
 from penstock.cli.serve_options import RARE, add_arguments
 from penstock.cli.serve_profile import engine_core, engine_setup, notes, with_profile
 from penstock.cli.serve_roles import role
+from penstock.cli.serve_server import chat_template, run_options
 from penstock.collector import uncollected
 from penstock.config import EngineConfig
 from penstock.engine.ipc.spawn import EngineChild
@@ -46,9 +47,15 @@ __all__ = ["RARE", "add_arguments", "run"]
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.models is not None:
+        from penstock.cli import serve_models
+
+        return serve_models.run(args)
+    if args.models_memory is not None:
+        raise UsageError("argument --models-memory: it needs --models")
     ledger = Ledger(process_started_at())
     check_tls(args)
-    _chat_template(args.chat_template)
+    chat_template(args.chat_template)
     role(args)  # raises for what would fail later
     raise_file_limit()
     with bind(args.host, args.port) as listener:
@@ -108,7 +115,7 @@ def _serve(
         from penstock.server.run import serve
         from penstock.server.setups import Setups
 
-    options = _options(args, config, listener, life.restarts)
+    options = run_options(args, config, listener, life.restarts)
     host, port = listener.getsockname()[:2]
     log = logging.getLogger("penstock.server")
     progress = LoadProgress(sys.stderr, enabled=not life.restarts, say=log.info)
@@ -202,59 +209,7 @@ def _columns() -> int | None:
 def _styles(args: argparse.Namespace, llm: AsyncLLM) -> Styles:
     from penstock.parsing.styles import Styles
 
-    templates = llm.tokenizer.settings.chat_templates
-    return Styles.choose(args.tool_call_parser, args.reasoning_parser, templates)
-
-
-def _options(
-    args: argparse.Namespace, config: EngineConfig, listener: socket.socket, restarts: int
-) -> RunOptions:
-    from penstock.server.keys import Keys
-    from penstock.server.kserve.grpc_options import grpc_options
-    from penstock.server.options import ServerOptions
-    from penstock.server.run import RunOptions
-    from penstock.server.supervisor import SupervisorOptions
-    from penstock.server.trace_options import trace_options
-
-    keys = Keys.read(args.api_key_file, args.admin_key_file, best_priority=args.best_priority)
-    address = listener.getsockname()[0]
-    return RunOptions(
-        grace_s=args.grace,
-        request_timeout_s=args.request_timeout,
-        tokenizer=config.tokenizer or config.model or "",
-        chat_template=_chat_template(args.chat_template),
-        server=ServerOptions(
-            keys=keys,
-            cors_origins=tuple(args.cors_origin),
-            log_prompts=args.log_prompts,
-            tool_call_parser=args.tool_call_parser,
-            reasoning_parser=args.reasoning_parser,
-            page=not args.no_page,
-            observe=not args.no_observe,
-            slo=tuple(args.slo),
-            hosts=host_rule(args, address, keys_needed=bool(keys.users)),
-            restarts=restarts,
-        ),
-        supervisor=SupervisorOptions(
-            max_restarts=args.max_restarts,
-            step_timeout_s=args.step_timeout,
-            stream_interval_s=args.stream_interval / 1000,
-        ),
-        logs=log_options(args),
-        tls=tls(args),
-        grpc=grpc_options(address, args.grpc_port),
-        traces=trace_options(args.otlp_endpoint, os.environ),
-        guarded=True,
-    )
-
-
-def _chat_template(path: Path | None) -> str:
-    """What the file holds. Raises ConfigError for what would fail once the model is loaded."""
-    if path is None:
-        return ""
-    from penstock.tokenizer.chat import read_chat_template
-
-    return read_chat_template(path, f"--chat-template {path}")
+    return Styles.of(llm.tokenizer, args.tool_call_parser, args.reasoning_parser)
 
 
 def _is_loopback(host: str) -> bool:

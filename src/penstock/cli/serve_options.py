@@ -13,6 +13,7 @@ from penstock.cli.http_options import (
     add_log_arguments,
     seconds,
 )
+from penstock.cli.models_options import add_models_arguments
 from penstock.cli.options import RARE_ENGINE, add_engine_arguments, whole_number
 from penstock.cli.serve_roles import RARE_ROLES, add_role_arguments
 from penstock.errors import ConfigError
@@ -26,8 +27,8 @@ RARE = (
     | RARE_HTTP
     | {
         *("--max-waiting", "--max-restarts", "--step-timeout", "--stream-interval"),
-        *("--slo", "--no-observe", "--best-priority", "--admin-key-file"),
-        *("--log-prompts", "--otlp-endpoint", "--grpc-port"),
+        *("--slo", "--metric-names", "--no-observe", "--best-priority", "--admin-key-file"),
+        *("--log-prompts", "--otlp-endpoint", "--grpc-port", "--batch-dir"),
     }
 )
 
@@ -66,6 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "event; 0 gives each its own, which costs a fast model throughput (default: 50)",
     )
     group.add_argument(
+        "--batch-dir",
+        type=Path,
+        metavar="FOLDER",
+        help="keep uploaded files and run batches there (/v1/files, /v1/batches), which a restart "
+        "goes on with (default: there are none)",
+    )
+    group.add_argument(
         "--grpc-port",
         type=whole_number,
         metavar="PORT",
@@ -83,6 +91,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep no lengths, times and hashed prefixes of requests for 'penstock observe'",
     )
     group.add_argument(
+        "--metric-names",
+        choices=("penstock", "vllm"),
+        default="penstock",
+        help="what stands before the names of metrics that vLLM has too; vllm is for dashboards "
+        "and routers that were made for it (default: penstock)",
+    )
+    group.add_argument(
         "--slo",
         nargs="+",
         action="extend",
@@ -92,6 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="count the answers that keep to limits, such as ttft:500ms tpot:50ms e2el:10s, from a "
         "request's arrival on (metrics penstock:request_slo_...)",
     )
+    add_models_arguments(parser)
     _add_answer_arguments(parser)
     _add_access_arguments(parser)
     add_role_arguments(parser)

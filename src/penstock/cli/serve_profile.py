@@ -27,7 +27,7 @@ def engine_setup(args: argparse.Namespace, config: EngineConfig) -> EngineSetup:
 
     told = () if config.profile is None else notes(args, config.profile)
     core = engine_core(os.environ)
-    return EngineSetup(config, _max_waiting(args, config), told, core, role(args))
+    return EngineSetup(config, max_waiting(args, config), told, core, role(args))
 
 
 def engine_core(environment: Mapping[str, str]) -> str:
@@ -47,7 +47,7 @@ def notes(args: argparse.Namespace, profile: Profile) -> tuple[str, ...]:
     )
 
 
-def _max_waiting(args: argparse.Namespace, config: EngineConfig) -> int:
+def max_waiting(args: argparse.Namespace, config: EngineConfig) -> int:
     """The limit that was asked for, else the profile's, else the usual one."""
     from penstock.frontend.open_sequences import MAX_WAITING
 

@@ -18,7 +18,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     _offered(args, loads[0])  # refused before anything is measured
     workload = _workload(args, loads[0])
     with BenchProgress() as progress:
-        setups = _setups(args, progress)
+        setups = [_with_disk(each, args.kv_disk_tokens) for each in _setups(args, progress)]
         done: list[tuple[_Load, list[SimulatedRun]]] = []
         partial = False
         try:
@@ -169,6 +169,19 @@ def _setups(args: argparse.Namespace, progress: BenchProgress) -> list[Setup]:
             neighbours = max(each.neighbours for each in alike)
             calibrations.append(calibrated(measurable(alike), progress, neighbours))
     return [on_this_machine(each, calibrations) for each in planned]
+
+
+def _with_disk(setup: Setup, tokens: int | None) -> Setup:
+    if tokens is None:
+        return setup
+    limits = setup.limits
+    if setup.apart is not None or limits.states is not None or not limits.enable_prefix_caching:
+        raise UsageError(
+            f"--kv-disk-tokens: {setup.name} computes prompts apart, keeps states of sequences or "
+            "caches no prefixes, and has no disk then"
+        )
+    blocks = tokens // limits.block_size
+    return replace(setup, limits=replace(limits, disk_blocks=blocks))
 
 
 def _played(

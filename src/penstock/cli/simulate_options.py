@@ -107,6 +107,12 @@ def _add_clock(group: argparse._ArgumentGroup) -> None:
         metavar="FILE",
         help="what penstock calibrate has measured; may be repeated (default: measure now)",
     )
+    group.add_argument(
+        "--kv-disk-tokens",
+        type=positive_int,
+        metavar="N",
+        help="tell what a disk of N tokens below the KV cache would find (times are without it)",
+    )
     group.add_argument("--gpu", metavar="NAME", help="an accelerator of penstock size's catalogue")
     group.add_argument(
         "--catalogue", type=Path, metavar="FILE", help="a file of accelerators of your own"

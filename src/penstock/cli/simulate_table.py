@@ -92,6 +92,11 @@ def _notes(runs: Sequence[SimulatedRun]) -> Iterator[str]:
                 f"{handed.tokens:,} tokens and {megabytes(handed.bytes)}; {handed.declined:,} did "
                 f"not pay, {handed.failed:,} failed"
             )
+        if run.disk_share is not None:
+            yield (
+                f"{run.config} at {_load(run)}: {run.cached_share:.2%} of the prompt tokens were "
+                f"in the pool, and {run.disk_share:.2%} on disk besides; times are those without it"
+            )
         if run.errors:
             kinds = ", ".join(f"{count:,} {kind}" for kind, count in run.errors.items())
             yield f"{run.config} at {_load(run)}: {kinds}"

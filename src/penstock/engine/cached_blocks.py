@@ -2,7 +2,7 @@
 
 The books (``cache/keyed_blocks.py``) and the memory (``interface/blocks.py``) together. A block's
 key says what its tokens are and what came before them; that another engine would have computed the
-same bits for it is for the caller to know (``engine/handover/identity.py``).
+same bits for it is for the caller to know (``engine/block_identity.py``).
 """
 
 from __future__ import annotations
@@ -109,25 +109,25 @@ def check_exchange(
     if plan.state_layers:
         raise ConfigError(
             f"{plan.spec.architecture} has layers that keep a state of a sequence in place of its "
-            f"keys and values, which is not handed over yet; start without {what}"
+            f"keys and values, which is not copied yet; start without {what}"
         )
     if not plan.kv_layers:
         raise ConfigError(
-            f"{plan.spec.architecture} caches nothing of a prompt that could be handed over; start "
+            f"{plan.spec.architecture} caches nothing of a prompt that could be copied; start "
             f"without {what}"
         )
     if ranks > 1:
         raise ConfigError(
-            f"an engine of several ranks does not hand over its blocks yet; start with "
+            f"blocks of an engine of several ranks cannot be copied yet; start with "
             f"tensor_parallel 1, or without {what}"
         )
     if stages > 1:
         raise ConfigError(
-            f"an engine of several stages does not hand over its blocks yet; start with "
+            f"blocks of an engine of several stages cannot be copied yet; start with "
             f"pipeline_parallel 1, or without {what}"
         )
     if backend == "cuda":
         raise ConfigError(
-            "the cuda backend does not hand over blocks of its KV cache yet; choose --backend cpu, "
+            "blocks of the cuda backend's KV cache cannot be copied yet; choose --backend cpu, "
             f"or start without {what}"
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,6 +14,8 @@ from penstock.cache.changes import CacheChanges
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache
 from penstock.config import EngineConfig, ResolvedConfig
+from penstock.engine.adapters import AdapterStore
+from penstock.engine.beams import BeamGroups, beam_sampling, check_search
 from penstock.engine.cached_blocks import CachedBlocks
 from penstock.engine.constraints import Constraints
 from penstock.engine.loader import (
@@ -24,13 +28,13 @@ from penstock.engine.loader import (
     state_limits,
 )
 from penstock.engine.masks import MaskThreads
-from penstock.engine.pooling import Embeddings
+from penstock.engine.predicted import most_predicted, predicted_text, without_proposer
 from penstock.engine.prompt_logprobs import PromptLogprobsTracker
-from penstock.engine.step_runner import Executed, StepRunner
+from penstock.engine.step_runner import StepRunner
+from penstock.engine.updates import UpdateMaker, end_of, ends_of
 from penstock.errors import RequestError
 from penstock.interface.executor import Executor
 from penstock.interface.loading import ProgressCallback, no_progress
-from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.messages import (
     EngineRequest,
     EngineStats,
@@ -39,16 +43,19 @@ from penstock.interface.messages import (
 )
 from penstock.interface.request_checks import check_request
 from penstock.interface.sampler import NewSequence
+from penstock.kv_disk_config import BlockPlace
 from penstock.models.spec import ModelSpec
-from penstock.sampling.logprobs import OF_THE_REQUEST
+from penstock.pooling.labels import Labels
+from penstock.pooling.task_check import check_task
+from penstock.processes.wake import Wake
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.limits import PROMPT_LOGIT_ROWS
-from penstock.scheduler.output import ScheduledStep
 from penstock.scheduler.scheduler import Scheduler
-from penstock.scheduler.sequence import SequenceState, Status, make_sequences
+from penstock.scheduler.sequence import SequenceState, make_sequences
 from penstock.weights.model_files import ModelFiles
 
 if TYPE_CHECKING:
+    from penstock.engine.tiers.tier import KvTier
     from penstock.speculate.speculation import Speculation
 
 _PATIENCE_S = 0.002
@@ -75,17 +82,22 @@ class EngineCore:
         executor: Executor,
         speculation: Speculation | None = None,
         mask_threads: MaskThreads | None = None,
+        adapters: AdapterStore | None = None,
+        files: ModelFiles | None = None,
     ) -> None:
+        """``files`` is the model, where it was opened before."""
         config = engine_plan.config
         if speculation is None and config.speculative is not None:
             raise ValueError("the options ask for speculation, which was not given")
         self._engine_plan = engine_plan
+        self.adapters = adapters or AdapterStore(engine_plan)
         self._executor = executor
         self._speculation = speculation
         able = executor.capabilities
         self._places_ahead = able.depth > 1 and able.placeholders
         self._draws_ahead = able.draws_ahead
         self._late_masks = able.late_masks
+        self._most_logprobs = able.most_logprobs
         cache = KvCache(
             executor.num_blocks,
             BLOCK_SIZE,
@@ -93,6 +105,16 @@ class EngineCore:
             enable_prefix_caching=config.enable_prefix_caching,
             states=state_limits(engine_plan),
         )
+        self.wake: Wake | None = None
+        """Set when there is work that no call has brought; None where there is none such."""
+        self._tier: KvTier | None = None
+        if config.kv_disk is not None:
+            from penstock.engine.tiers.station import open_tier
+
+            blocks = _blocks(cache, executor)
+            assert blocks is not None, "the plan was checked"
+            self.wake = Wake()
+            self._tier = open_tier(engine_plan, cache, blocks, files, self.wake)
         self._scheduler = Scheduler(
             cache,
             config.max_num_seqs,
@@ -103,14 +125,19 @@ class EngineCore:
             config.lengths.bounded,
             batches=1 if able.placeholders else able.depth,
             depth=max(able.depth, 2),
+            adapter_slots=config.max_loras,
+            draft_rows=config.max_num_seqs * (config.rows_per_sequence - 1),
+            gate=self._tier,
         )
+        self._most_predicted = most_predicted(engine_plan, able)
         self._sampler = executor.sampler
         self._seeds = random.Random(config.seed)
         self._prompts = PromptLogprobsTracker()
-        self._embeddings = Embeddings()
         self._constraints = Constraints(
             config.tokenizer_path, self.spec.vocab_size, self.spec.eos_token_ids, mask_threads
         )
+        self._beams = BeamGroups(self._scheduler)
+        self._updates = UpdateMaker(self._scheduler, self._constraints, self._beams, self._prompts)
         self._runner = StepRunner(
             executor,
             self._scheduler,
@@ -146,7 +173,13 @@ class EngineCore:
                 from penstock.speculate.make import make_speculation  # all that proposes drafts
 
                 speculation = make_speculation(asked, models.draft, models.automaton)
-            return cls(models.engine_plan, models.executor, speculation)
+            return cls(
+                models.engine_plan,
+                models.executor,
+                speculation,
+                adapters=models.adapters,
+                files=models.files,
+            )
         except BaseException:
             models.close()
             raise
@@ -160,6 +193,11 @@ class EngineCore:
         return self._engine_plan.spec
 
     @property
+    def labels(self) -> Labels | None:
+        """What the model tells texts by, where it classifies."""
+        return None if self.spec.classifier is None else self.spec.classifier.labels
+
+    @property
     def max_model_len(self) -> int:
         return self.config.max_model_len
 
@@ -167,7 +205,9 @@ class EngineCore:
     def has_work(self) -> bool:
         """Whether a step would do anything, if only wait for one whose sequences have ended, or
         for a grammar."""
-        return self._steps_wait or self._constraints.num_waiting > 0
+        if self._steps_wait or self._constraints.num_waiting > 0:
+            return True
+        return self._tier is not None and self._tier.has_work
 
     @property
     def _steps_wait(self) -> bool:
@@ -182,10 +222,15 @@ class EngineCore:
     def blocks(self) -> CachedBlocks | None:
         """The blocks of the cache as bytes, to be used between steps; None where the executor does
         not give them, or steps overlap."""
-        memory = self._executor.blocks
-        if memory is None or self._executor.capabilities.depth > 1:
+        return _blocks(self._scheduler.cache, self._executor)
+
+    @property
+    def block_place(self) -> BlockPlace | None:
+        """Where blocks are kept on disk; None: nowhere."""
+        disk = self.config.kv_disk
+        if self._tier is None or disk is None:
             return None
-        return CachedBlocks(self._scheduler.cache, memory)
+        return BlockPlace(folder=disk.folder, limit=disk.bytes, kind=self._tier.kind.hex())
 
     @property
     def num_running(self) -> int:
@@ -199,26 +244,47 @@ class EngineCore:
     def check(self, request: EngineRequest) -> None:
         """Raise RequestError if the request could not be served; changes nothing."""
         spec, answer = self.spec, request.params if request.pooling is None else None
+        check_task(request.pooling, self.labels)
         check_request(request, spec.vocab_size, self.config.lengths, spec.hidden_size)
         self._scheduler.check(len(request.prompt_token_ids), answer)
+        if answer is not None and answer.beam_search is not None:
+            check_search(
+                answer,
+                self.spec,
+                self._most_logprobs,
+                self._speculation is not None and self._speculation.follows_tokens,
+            )
+        self.adapters.find(request.adapter)
+        if request.prediction and not self._most_predicted:
+            raise RequestError(
+                "this model's steps cannot take back what was drafted of a prediction, as it is "
+                "served; leave it out, or start the server with --speculative ngram",
+                "prediction",
+            )
 
     def add_request(self, request: EngineRequest) -> None:
         """Queue a request; raises RequestError and changes nothing if it cannot be served."""
         self.check(request)
-        params = request.params
+        params, adapter = request.params, self.adapters.find(request.adapter)
         if self._constraints.holds(request.request_id) or (
             params.is_constrained and self._scheduler.holds(request.request_id)
         ):
             raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
         if request.pooling is not None:
-            self._scheduler.add(make_sequences(request, seed=0))
+            pooled = make_sequences(request, seed=0, adapter=adapter)
+            self._scheduler.add(pooled)
+            if self._tier is not None:
+                self._tier.expect(pooled)
             return
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(64)
-        leader = make_sequences(request, seed, self.spec.eos_token_ids)
+        leader = make_sequences(request, seed, self.spec.eos_token_ids, adapter)
+        sampled = params
+        if params.beam_search is not None:
+            sampled = beam_sampling(params, len(leader.ending_token_ids), self.spec.vocab_size)
         for sequence in (leader, *leader.siblings):
             sequence.sampling_state = state = self._sampler.state(
                 NewSequence(
-                    params,
+                    sampled,
                     sequence.key,
                     request.prompt_token_ids,
                     self.spec.vocab_size,
@@ -226,15 +292,27 @@ class EngineCore:
                 )
             )
             # The next mask depends on the token.
-            if self._places_ahead and not params.is_constrained:
+            if self._places_ahead and not params.is_constrained and not sequence.is_beam:
                 sequence.runs_ahead = self._draws_ahead or state.greedy
+        if self._tier is not None and request.keep_s > 0:
+            self._tier.keep(leader, request.keep_s)
         constraint = params.constraint
         if constraint is None:
             self._scheduler.add(leader)
+            if self._tier is not None:
+                self._tier.expect(leader)
         else:
             self._constraints.add(leader, constraint)
+        if params.beam_search is not None:
+            self._beams.add(leader)
         if params.prompt_logprobs is not None:
             self._prompts.expect(request.request_id)
+        if request.prediction and params.beam_search is None:  # no drafts are made for beams
+            if self._speculation is None:
+                self._speculation = without_proposer(self._runner.num_in_flight)
+            text = predicted_text(request.prediction)
+            for sequence in (leader, *leader.siblings):
+                self._speculation.expect(sequence, text, self._most_predicted)
 
     def abort(self, request_ids: Iterable[str], index: int | None = None) -> list[SequenceUpdate]:
         """Stop these requests and free what they hold; unknown or ended ids are ignored.
@@ -245,11 +323,11 @@ class EngineCore:
         for request_id in request_ids:
             if index is None:
                 self._prompts.pop(request_id)
+                self._beams.drop(request_id)
             ended = self._scheduler.abort(request_id, index)
             if index is None:
                 ended = ended or self._constraints.abort(request_id)
-            for sequence in ended:
-                updates.append(_ended(sequence, FinishReason.ABORT))
+            updates += ends_of(ended, FinishReason.ABORT)
         return updates
 
     def step(self) -> list[SequenceUpdate]:
@@ -257,20 +335,39 @@ class EngineCore:
 
         Where steps overlap: submit one, and return what the one before it produced.
         """
+        if self._tier is not None:
+            return self._tiered_step(self._tier)
+        return self._plain_step()
+
+    def _plain_step(self) -> list[SequenceUpdate]:
         if self._constraints.num_waiting:
             return [*self._admit(), *self._step()]
         return self._step()
+
+    def _tiered_step(self, tier: KvTier) -> list[SequenceUpdate]:
+        """A step, and what moves between the cache and the tier below it before."""
+        for sequence in tier.advance(self.num_running):
+            self._scheduler.put_back(sequence)
+        if not self._steps_wait and not self._constraints.num_waiting:
+            tier.wait()
+            return []
+        before, began = self.tokens_computed, time.perf_counter()
+        updates = self._plain_step()
+        tier.computed(self.tokens_computed - before, time.perf_counter() - began)
+        return updates
 
     def _admit(self) -> list[SequenceUpdate]:
         """Queue the requests whose grammars are compiled; returns the end of those that failed."""
         ready, failed = self._constraints.compiled(patiently=not self._steps_wait)
         for leader in ready:
             self._scheduler.add(leader)
+            if self._tier is not None:
+                self._tier.expect(leader)
         updates = []
         for leader, message in failed:
             self._prompts.pop(leader.request_id)
             for sequence in (leader, *leader.siblings):
-                updates.append(_ended(sequence, FinishReason.ERROR, message))
+                updates.append(end_of(sequence, FinishReason.ERROR, message))
                 updates[-1].refused = True
         return updates
 
@@ -282,7 +379,7 @@ class EngineCore:
         drafts, features = None, False
         if self._speculation is not None:
             if self._must_be_taken_in(self._speculation):
-                ended += self._take_in(self._runner.take_in())
+                ended += self._updates.take_in(self._runner.take_in(), self._speculation)
             drafts = self._drafts(self._speculation)
         masks_pending = may_be_late = False
         if constraints.active:
@@ -298,7 +395,9 @@ class EngineCore:
             return ended
         if self._speculation is not None and step is not None:
             features = self._speculation.wants_features(step)
-        ended += self._take_in(self._runner.advance(step, features, may_be_late))
+        ended += self._updates.take_in(
+            self._runner.advance(step, features, may_be_late), self._speculation
+        )
         return ended
 
     def _must_be_taken_in(self, speculation: Speculation) -> bool:
@@ -315,57 +414,15 @@ class EngineCore:
             return {}
         return speculation.drafts(self._scheduler.running, self._scheduler.max_num_batched_tokens)
 
-    def _take_in(self, executed: Executed | None) -> list[SequenceUpdate]:
-        """Tell the sequences, and whoever else wants to know, what came of a step, if one ran."""
-        if executed is None:
-            return []
-        step, verified, errors = executed.step, executed.verified, executed.errors
-        tokens = verified.tokens
-        refused = set()
-        for i, message in verified.errors.items():
-            tokens[i] = []
-            if step.samples[i].status is not Status.FINISHED:  # its id may be another's by now
-                request_id, matcher = step.samples[i].request_id, step.samples[i].matcher
-                if matcher is not None and matcher.error is not None:
-                    message = f"the grammar of this request cannot go on: {matcher.error}"
-                    refused.add(request_id)
-                elif message in OF_THE_REQUEST:
-                    refused.add(request_id)
-                errors.setdefault(request_id, message)
-        if step.num_hidden:
-            assert executed.hidden is not None
-            self._embeddings.give_rows(step, executed.hidden)
-        updates = self._scheduler.update(step, tokens, executed.late)
-        if self._constraints.active:
-            self._constraints.prepare(step.samples)
-        if self._speculation is not None:
-            self._speculation.verified(step, tokens)
-            if executed.features is not None:
-                self._speculation.observe(step, tokens, executed.features)
-        if step.num_hidden:
-            self._embeddings.add_to(updates, step)
-        if errors:
-            # Others of a request that fails may have come to their own end in this step.
-            updates = [u for u in updates if u.finish_reason or u.request_id not in errors]
-        if verified.logprobs or self._prompts.any:
-            self._add_logprobs(updates, step, verified.logprobs)
-        for request_id, message in errors.items():
-            self._prompts.pop(request_id)
-            aborted = self._scheduler.abort(request_id)
-            updates += [_ended(sequence, FinishReason.ERROR, message) for sequence in aborted]
-            for update in updates:
-                if update.request_id == request_id:
-                    if not aborted:
-                        update.finish_reason, update.error = FinishReason.ERROR, message
-                    update.refused = update.error is not None and request_id in refused
-        return updates
-
     def stats(self) -> EngineStats:
         stats = self._scheduler.stats()
         if waiting := self._constraints.num_waiting:
             stats = msgspec.structs.replace(stats, waiting=stats.waiting + waiting)
         if self._speculation is not None:
             stats = msgspec.structs.replace(stats, drafts=self._speculation.figures.snapshot())
+        if self._tier is not None:
+            tier = self._tier.stats()
+            stats = msgspec.structs.replace(stats, tier=tier, waiting=stats.waiting + tier.aside)
         return stats
 
     def cache_changes(self, position: int | None) -> CacheChanges:
@@ -378,8 +435,18 @@ class EngineCore:
         What runs is not disturbed.
         """
         self._scheduler.cache.reset()
+        if self._tier is not None:
+            self._tier.reset()
         if self._speculation is not None:
             self._speculation.reset()
+
+    def load_adapter(self, path: str) -> str:
+        """Load an adapter from a folder; return its digest. Raises ConfigError or WeightError."""
+        return self.adapters.load(Path(path)).digest
+
+    def drop_adapter(self, digest: str) -> None:
+        """Forget an adapter; what uses it goes on."""
+        self.adapters.drop(digest)
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless sequences, queues and the cache's books agree."""
@@ -391,35 +458,12 @@ class EngineCore:
         self._constraints.close()
         if self._speculation is not None:
             self._speculation.close()
+        if self._tier is not None:
+            self._tier.close()
         self._executor.close()
 
-    def _add_logprobs(
-        self,
-        updates: list[SequenceUpdate],
-        step: ScheduledStep,
-        logprobs: dict[int, list[TokenLogprobs]],
-    ) -> None:
-        """Put into ``updates`` what was asked for: of each token, and once of the prompt."""
-        chosen = {
-            (step.samples[i].request_id, step.samples[i].index): entries
-            for i, entries in logprobs.items()
-        }
-        for update in updates:
-            entries = chosen.get((update.request_id, update.index))
-            if entries is not None:
-                update.logprobs = entries[: len(update.token_ids)]
-            if update.index == 0:
-                update.prompt_logprobs = self._prompts.pop(update.request_id)
 
-
-def _ended(
-    sequence: SequenceState, reason: FinishReason, message: str | None = None
-) -> SequenceUpdate:
-    return SequenceUpdate(
-        sequence.request_id,
-        sequence.index,
-        [],
-        num_cached_tokens=sequence.num_cached_tokens,
-        finish_reason=reason,
-        error=message,
-    )
+def _blocks(cache: KvCache, executor: Executor) -> CachedBlocks | None:
+    if executor.blocks is None or executor.capabilities.depth > 1:
+        return None
+    return CachedBlocks(cache, executor.blocks)

@@ -15,6 +15,8 @@ from penstock.artifact.session import ArtifactSession, Keeping, Note
 from penstock.backends.registry import looked_for, native_automaton
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.demo_model import demo_model_path
+from penstock.engine.adapters import AdapterStore
+from penstock.engine.cached_blocks import check_exchange
 from penstock.engine.engine_plan import EnginePlan as EnginePlan
 from penstock.engine.engine_plan import state_limits as state_limits
 from penstock.engine.engine_plan import step_limits as step_limits
@@ -82,10 +84,42 @@ def plan_engine(
     Raises what :func:`open_model` does; everything that can be refused without weights is.
     """
     files = files or open_model(config)
+    planned = _planned(config, files, as_built, hardware, taps)
+    decided = planned.config
+    if decided.kv_disk is not None:
+        check_exchange(
+            planned.plan,
+            decided.backend,
+            decided.tensor_parallel,
+            decided.pipeline_parallel,
+            decided.enable_prefix_caching,
+            "--kv-disk",
+        )
+    return planned
+
+
+def _planned(
+    config: EngineConfig,
+    files: ModelFiles,
+    as_built: bool,
+    hardware: Hardware | None,
+    taps: tuple[int, ...] | None,
+) -> EnginePlan:
     folder = files.path
     # The revision is the model's; a tokenizer from elsewhere has its own history.
     tokenizer = resolve_model_folder(config.tokenizer) if config.tokenizer else folder
-    spec = load_model_spec(files, config.ignore_config_field, config.generation_config == "auto")
+    spec = load_model_spec(
+        files,
+        config.ignore_config_field,
+        config.generation_config == "auto",
+        config.classifier_from_token,
+        tokenizer,
+    )
+    if spec.classifier is not None and config.speculative is not None:
+        raise ConfigError(
+            f"{folder} classifies and generates nothing that could be drafted; leave out "
+            "speculative"
+        )
     gguf = files.gguf
     if config.served_model_name is None and gguf is not None and Path(config.model or "").exists():
         config = msgspec.structs.replace(config, served_model_name=gguf_name(gguf.metadata, folder))
@@ -240,6 +274,10 @@ class LoadedModels:
     draft: LoadedDraft | None = None
     automaton: type[Automaton] | None = None
     """The index for n-gram drafting; None if that is not used."""
+    adapters: AdapterStore | None = None
+    """What adapters are loaded; None: none yet."""
+    files: ModelFiles | None = None
+    """The model, where it was opened before."""
 
     def close(self) -> None:
         """Close the executors; not to be called once an engine owns them."""
@@ -260,12 +298,15 @@ def load_models(
 
     Parameters and errors are those of :func:`load`. Phases of the draft have "draft: " before them.
     """
+    adapters = AdapterStore.start(engine_plan)  # first: they are read sooner, and may be refused
     executor = load(engine_plan, mark, note, keeping, files, progress)
     if engine_plan.draft is None:
         automaton = None
         if isinstance(engine_plan.config.speculative, Ngram):
             automaton = suffix_automaton()
-        return LoadedModels(engine_plan, executor, automaton=automaton)
+        return LoadedModels(
+            engine_plan, executor, automaton=automaton, adapters=adapters, files=files
+        )
     from penstock.speculate.make import LoadedDraft
 
     with closed_on_error(executor):
@@ -275,7 +316,7 @@ def load_models(
             draft, lambda phase: mark(f"draft: {phase}"), note, keeping, progress=progress
         )
         loaded = LoadedDraft(drafting, draft.config, draft.spec, draft.plan, token_ids)
-        return LoadedModels(engine_plan, executor, loaded)
+        return LoadedModels(engine_plan, executor, loaded, adapters=adapters, files=files)
 
 
 def load(

@@ -6,7 +6,8 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from penstock.config import ResolvedConfig
@@ -38,6 +39,8 @@ class SharedCore:
 
     def __init__(self, core: EngineCore) -> None:
         self.config: ResolvedConfig = core.config
+        self.labels = core.labels
+        self.block_place = core.block_place
         self._core = core
         self._process = os.getpid()
         self._closed = False
@@ -46,6 +49,20 @@ class SharedCore:
         self._turns = threading.Condition()
         self._waiting: deque[int] = deque()
         """The idents of the threads that wait for a turn; the first one has it."""
+
+    @property
+    def adapter_names(self) -> Mapping[str, str]:
+        """The digests of the adapters that were loaded at the start, by their names."""
+        return self._core.adapters.names
+
+    def load_adapter(self, folder: Path) -> str:
+        """Load an adapter; return its digest. Raises ConfigError or WeightError."""
+        with self._turn():
+            return self._core.load_adapter(str(folder))
+
+    def drop_adapter(self, digest: str) -> None:
+        with self._turn():
+            self._core.drop_adapter(digest)
 
     def check(self, requests: Sequence[EngineRequest]) -> None:
         """Raise RequestError if one of the requests could not be served."""

@@ -47,4 +47,5 @@ def build_step_input(
         slot_moves=step.slot_moves,
         states=states,
         block_size=block_size,
+        adapters=step.adapters or (),
     )

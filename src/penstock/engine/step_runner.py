@@ -90,6 +90,10 @@ class StepRunner:
         return bool(self._in_flight)
 
     @property
+    def num_in_flight(self) -> int:
+        return len(self._in_flight)
+
+    @property
     def can_go_on(self) -> bool:
         """Whether the next step may be scheduled before those in flight are taken in."""
         return not any(each.verifies for each in self._in_flight)
@@ -127,6 +131,9 @@ class StepRunner:
             wanted = self._prompts.wanted(step)
             prompts = [each.rows for each in wanted]
         step_input = build_step_input(step, caches=self._caches)
+        for slot, adapter in step.adapter_loads:
+            assert self._executor.adapters is not None, "the plan has room for no adapters"
+            self._executor.adapters.write(slot, adapter)
         verifies = step.num_drafted > 0 or may_be_late
         if verifies:
             sampling = Sampling(prompts=prompts, features=features, logits=True)

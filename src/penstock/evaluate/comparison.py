@@ -6,16 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.errors import ConfigError
-from penstock.evaluate.perplexity import (
-    Perplexity,
-    log_probabilities,
-    losses_of,
-    num_bytes,
-    pieces,
-)
+from penstock.evaluate.distribution import Distribution
+from penstock.evaluate.perplexity import Perplexity, num_bytes, pieces
 from penstock.evaluate.text_model import TextModel
 from penstock.evaluate.windows import OnWindow, Window
 
@@ -56,36 +50,27 @@ def compare(
             f"the models have vocabularies of {sizes[0]} and {sizes[1]} tokens: "
             "divergences are of models that share one"
         )
-    losses: list[NDArray[np.float64]] = []
-    base_losses: list[NDArray[np.float64]] = []
-    divergences: list[NDArray[np.float64]] = []
+    losses: list[float] = []
+    base_losses: list[float] = []
+    divergences: list[float] = []
     same = 0
     for done, window in enumerate(windows, 1):
         both = zip(model.logits(window), base.logits(window), pieces(window), strict=True)
         for logits, base_logits, targets in both:
-            ours, theirs = log_probabilities(logits), log_probabilities(base_logits)
-            same += int((ours.argmax(axis=1) == theirs.argmax(axis=1)).sum())
-            losses.append(losses_of(ours, targets))
-            base_losses.append(losses_of(theirs, targets))
-            divergences.append(_divergences(theirs, ours))
-        progress(done, float(np.concatenate(divergences).mean()))
-    values, counted = np.concatenate(divergences), num_bytes(model, windows)
+            for row, base_row, target in zip(logits, base_logits, targets, strict=True):
+                ours, theirs = Distribution.of(row), Distribution.of(base_row)
+                same += ours.likeliest == theirs.likeliest
+                losses.append(ours.loss(target))
+                base_losses.append(theirs.loss(target))
+                divergences.append(theirs.divergence(ours))
+        progress(done, float(np.mean(divergences)))
+    values, counted = np.array(divergences), num_bytes(model, windows)
     return Comparison(
         kl_mean=float(values.mean()),
         kl_median=float(np.median(values)),
         kl_p99=float(np.quantile(values, 0.99)),
         kl_max=float(values.max()),
         agreement=same / len(values),
-        model_perplexity=Perplexity.of(np.concatenate(losses), len(windows), counted),
-        base_perplexity=Perplexity.of(np.concatenate(base_losses), len(windows), counted),
+        model_perplexity=Perplexity.of(np.array(losses), len(windows), counted),
+        base_perplexity=Perplexity.of(np.array(base_losses), len(windows), counted),
     )
-
-
-def _divergences(base: NDArray[np.float64], model: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return each row's divergence, from log-probabilities. What the base thinks impossible costs
-    nothing."""
-    share = np.exp(base)
-    with np.errstate(invalid="ignore"):
-        terms = np.where(share > 0, share * (base - model), 0.0)
-    sums: NDArray[np.float64] = terms.sum(axis=1)
-    return sums.clip(min=0.0)

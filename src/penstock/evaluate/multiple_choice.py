@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 
 from penstock.errors import ConfigError
-from penstock.evaluate.perplexity import log_probabilities, losses_of, pieces
+from penstock.evaluate.distribution import token_losses
+from penstock.evaluate.perplexity import pieces
 from penstock.evaluate.text_model import TextModel, bos_before
 from penstock.evaluate.windows import Window
 from penstock.tokenizer.tokenizer import Tokenizer
@@ -73,7 +74,7 @@ class Task:
         """What is read for each answer of each question, the answer's tokens being those that
         count."""
         return [
-            [_window(tokenizer, q.question, each) for each in q.answers] for q in self.questions
+            [window_of(tokenizer, q.question, each) for each in q.answers] for q in self.questions
         ]
 
 
@@ -113,7 +114,7 @@ def score(
     )
 
 
-def _window(tokenizer: Tokenizer, question: str, answer: str) -> Window:
+def window_of(tokenizer: Tokenizer, question: str, answer: str) -> Window:
     """Question and answer are cut into tokens together; spaces at the question's end are the
     answer's, since tokens begin with spaces."""
     bare = question.rstrip()
@@ -128,7 +129,7 @@ def _window(tokenizer: Tokenizer, question: str, answer: str) -> Window:
 
 def _log_probability(model: TextModel, window: Window) -> float:
     losses = [
-        losses_of(log_probabilities(logits), targets).sum()
+        token_losses(logits, targets).sum()
         for logits, targets in zip(model.logits(window), pieces(window), strict=True)
     ]
     return -float(sum(losses))

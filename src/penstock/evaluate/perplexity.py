@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import ModelError
+from penstock.evaluate.distribution import token_losses
 from penstock.evaluate.text_model import PIECE, TextModel
 from penstock.evaluate.windows import OnWindow, Window
 
@@ -47,29 +47,9 @@ def perplexity(
     losses: list[NDArray[np.float64]] = []
     for done, window in enumerate(windows, 1):
         for logits, targets in zip(model.logits(window), pieces(window), strict=True):
-            losses.append(losses_of(log_probabilities(logits), targets))
+            losses.append(token_losses(logits, targets))
         progress(done, float(np.exp(np.concatenate(losses).mean())))
     return Perplexity.of(np.concatenate(losses), len(windows), num_bytes(model, windows))
-
-
-def log_probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return those of each row of logits; raise ModelError where one has no distribution."""
-    rows = logits.astype(np.float64)
-    rows -= rows.max(axis=1, keepdims=True)
-    rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
-    if np.isnan(rows).any():
-        raise ModelError(
-            "the model's logits are not numbers; its weights may be damaged, or, if it runs in 16 "
-            "bits, its activations exceed what these hold: --dtype float32"
-        )
-    return rows
-
-
-def losses_of(
-    log_probabilities: NDArray[np.float64], targets: Sequence[int]
-) -> NDArray[np.float64]:
-    """The loss of each row's target, in nats."""
-    return -log_probabilities[np.arange(len(targets)), targets]
 
 
 def pieces(window: Window) -> Iterator[Sequence[int]]:

@@ -24,7 +24,7 @@ from penstock.tokenizer.load import load_tokenizer
 from penstock.tokenizer.tokenizer import Tokenizer
 
 PIECE: Final = 32
-"""Rows of logits that are looked at together, in float64: 67 MB of a vocabulary of 262,144."""
+"""Rows of logits that are given at once."""
 
 
 @dataclass(frozen=True)

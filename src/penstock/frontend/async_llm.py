@@ -273,6 +273,15 @@ class AsyncLLM:
         an earlier reply; without, all there are. Raises EngineDeadError."""
         return await self._live_engine().cache_changes(epoch, position)
 
+    async def load_adapter(self, path: str) -> str:
+        """Load a LoRA adapter from a folder; return its digest, which requests name
+        (``RequestOptions.adapter``). Raises ConfigError, WeightError or EngineDeadError."""
+        return await self._live_engine().load_adapter(path)
+
+    async def drop_adapter(self, digest: str) -> None:
+        """Forget an adapter; requests that use it go on. Raises EngineDeadError."""
+        await self._live_engine().drop_adapter(digest)
+
     async def reset_prefix_cache(self) -> None:
         """Forget every cached prefix. Raises EngineDeadError."""
         await self._live_engine().reset_prefix_cache()

@@ -126,12 +126,14 @@ class InputProcessor:
         continue_final_message: bool = False,
         add_special_tokens: bool = False,
         any_length: bool = False,
+        chat_template: str = "",
         tenant: str = "",
     ) -> list[int]:
         """The token ids of a chat in the model's template, by a worker process.
 
         Names of special tokens in messages are text. ``any_length``: it may be longer than the
-        context, since the caller cuts it. Raises RequestError.
+        context, since the caller cuts it. ``chat_template`` takes the place of the model's, if it
+        is not empty. Raises RequestError.
         """
         job = TokenizeChat.of(
             self._path,
@@ -142,7 +144,7 @@ class InputProcessor:
             continue_final_message=continue_final_message,
             add_special_tokens=add_special_tokens,
             max_tokens=None if any_length else self._longest,
-            chat_template=self._chat_template,
+            chat_template=chat_template or self._chat_template,
         )
         answer = await self.workers.run(job, tenant)
         assert isinstance(answer, Tokens)

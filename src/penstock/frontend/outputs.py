@@ -156,3 +156,4 @@ class RequestOutput(msgspec.Struct, frozen=True):
     embedding: bytes | None = None
     """The embedding, for a pooling request that has finished: float32, little endian. Else None."""
     refused: bool = False  # the error is the request's fault
+    num_restored_tokens: int = 0  # of num_cached_tokens, those that were read from disk

@@ -54,6 +54,11 @@ class BlockBytes(NamedTuple):
     checksums: Checksums
     """CRC-32C of each block."""
 
+    @classmethod
+    def none(cls) -> BlockBytes:
+        """No blocks."""
+        return cls(np.empty(0, np.uint8), np.empty(0, np.uint32))
+
 
 class BlockIO(Protocol):
     """Reads and writes the blocks of an executor's cache. Not while a step runs; only the thread

@@ -25,6 +25,12 @@ class Buckets(msgspec.Struct):
         self.counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
 
+    def plus(self, other: Buckets) -> Buckets:
+        """Both counted together; of the same bounds."""
+        assert self.bounds == other.bounds
+        counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+        return Buckets(self.bounds, counts, self.total + other.total)
+
     @property
     def count(self) -> int:
         return sum(self.counts)

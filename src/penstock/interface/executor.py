@@ -18,6 +18,7 @@ import msgspec
 from numpy.typing import NDArray
 
 from penstock.errors import PenstockError
+from penstock.interface.adapters import AdapterMemory
 from penstock.interface.blocks import BlockIO
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.mask import MaskSource
@@ -82,6 +83,9 @@ class Capabilities:
     """Whether masks are taken when the logits are there, and a row whose mask is late then draws
     nothing (``StepOutcome.late``). If not, all must be there when a step is submitted, or the host
     asks for its logits and draws."""
+    most_logprobs: int | None = None
+    """How many of a row's likeliest tokens its sampler can report; None: any number. Requests for
+    log-probabilities stay below (``MAX_LOGPROBS``), and beam searches may ask for more."""
 
 
 class PromptRows(NamedTuple):
@@ -191,6 +195,12 @@ class Executor(Protocol):
     @property
     def blocks(self) -> BlockIO | None:
         """What reads and writes the blocks of the cache as bytes; None where nothing does yet."""
+        ...
+
+    @property
+    def adapters(self) -> AdapterMemory | None:
+        """The slots of adapters, which are written while no step runs; None where the plan has room
+        for none."""
         ...
 
     @property

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import RequestError
+from penstock.interface.adapters import AdapterMemory
 from penstock.interface.blocks import BlockIO
 from penstock.interface.executor import (
     Capabilities,
@@ -45,6 +46,7 @@ class HostExecutor(ABC):
     num_blocks: int
     packed: PackedRegions | None = None
     tunable: Tunable | None = None
+    adapters: AdapterMemory | None = None
 
     @abstractmethod
     def run(self, step: StepInput) -> StepResult:

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.buckets import Buckets
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.pooling.params import PoolingParams
@@ -43,6 +44,14 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str = ""
     """Requests share cached prefixes only with requests of the same salt."""
     tenant: Tenant = Tenant()
+    adapter: str = ""
+    """The digest of the adapter that the request uses; empty: none."""
+    prediction: list[int] = []
+    """Tokens of which the output is expected to have much: drafts are made of them, so that it
+    comes sooner where that is so. It is the same whatever they are."""
+    keep_s: float = 0.0
+    """Seconds for which the prompt is to stay on disk at least, where blocks are kept there, and as
+    far as such promises have room."""
 
 
 class EngineRequest(msgspec.Struct, tag="request", frozen=True, kw_only=True):
@@ -60,6 +69,9 @@ class EngineRequest(msgspec.Struct, tag="request", frozen=True, kw_only=True):
     """The priority, as in RequestOptions, as are the fields that follow."""
     cache_salt: str = ""
     tenant: Tenant = Tenant()
+    adapter: str = ""
+    prediction: list[int] = []
+    keep_s: float = 0.0
 
     @classmethod
     def of(
@@ -81,6 +93,9 @@ class EngineRequest(msgspec.Struct, tag="request", frozen=True, kw_only=True):
             priority=options.priority,
             cache_salt=options.cache_salt,
             tenant=options.tenant,
+            adapter=options.adapter,
+            prediction=options.prediction,
+            keep_s=options.keep_s,
         )
 
 
@@ -120,6 +135,8 @@ class SequenceUpdate(msgspec.Struct, array_like=True, gc=False):
     num_accepted: int = 0  # of these, those that became output
     refused: bool = False
     """Set with ``error`` if the request asks for something impossible; the engine did not fail."""
+    num_restored_tokens: int = 0
+    """Number of the ``num_cached_tokens`` whose blocks came from a tier below the pool."""
 
 
 class DraftStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,6 +172,29 @@ class HandoverStats(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(stats, waiting=waiting, handover=self)
 
 
+class TierStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tier below the pool of blocks has, and did so far."""
+
+    name: Literal["disk"]
+    blocks: int  # that can be found, of all groups of layers
+    unwritten_bytes: int  # of blocks that wait to be written
+    pinned_blocks: int  # of blocks, those that never make room
+    aside: int  # sequences that wait for their blocks though their turn has come
+    fetches: int  # sequences for which blocks were read
+    declined: int  # for which reading would have taken longer than computing
+    given_up: int  # of fetches, those of which not all came, or not in time
+    restored_tokens: int  # of prompts, whose blocks came from the tier
+    saved_seconds: float  # what computing these would have taken
+    read_bytes: int
+    read_seconds: float  # of all threads that read
+    written_bytes: int
+    missed_blocks: int  # that were gone from the pool before they could be written
+    evicted_blocks: int  # that made room for others
+    damaged_blocks: int  # that were not what their checksum says, and were dropped
+    failures: int  # reads and writes that the system refused
+    fetch_seconds: Buckets | None = None  # how long it took until a sequence's blocks had come
+
+
 class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
     """A snapshot of the engine's gauges and counters."""
 
@@ -170,6 +210,7 @@ class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
     tokens_generated: int
     tokens_decoded: int = 0  # of tokens_computed, the one that a sequence needed for its next token
     tokens_drafted: int = 0  # of tokens_computed, draft tokens; the rest are those of prefill
+    kv_block_tokens: int = BLOCK_SIZE  # token slots of a block
     kv_blocks_kept: int = 0  # blocks that are free and hold content that can be found
     kv_slots_allocated: int = 0  # token slots of the blocks that live requests hold
     kv_slots_filled: int = 0  # of these, slots that hold a computed token
@@ -179,3 +220,6 @@ class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
     step_tokens: Buckets | None = None  # token positions that steps computed
     drafts: DraftStats | None = None  # the results of speculation, where it is used
     handover: HandoverStats | None = None  # where prompts are computed apart
+    running_adapters: list[str] = []  # digests of those that running sequences use
+    waiting_adapters: list[str] = []  # and of those that waiting ones want
+    tier: TierStats | None = None  # where there is one below the pool

@@ -35,6 +35,8 @@ def check_request(
     answer = request.params if pooling is None else None
     check_length(len(request.prompt_token_ids), answer, lengths)
     check_token_ids(request.prompt_token_ids, vocab_size)
+    if request.prediction:
+        check_token_ids(request.prediction, vocab_size, "prediction")
 
 
 def truncated(token_ids: list[int], params: SamplingParams, lengths: LengthLimits) -> list[int]:

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.interface.adapters import NO_ADAPTER, AdapterSlots
+
 Int32s = NDArray[np.int32]
 Float32s = NDArray[np.float32]
 
@@ -117,6 +119,10 @@ class StepInput:
     states: StateTables | None = None
     """Where the states of the step's sequences lie; None for a model whose layers keep none."""
 
+    adapters: Int32s = field(default_factory=_no_rows)
+    """``[S]``, or empty where no sequence of the step has one: the slot of each sequence's adapter
+    (``Plan.adapters``), ``NO_ADAPTER`` for those without."""
+
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
@@ -124,6 +130,24 @@ class StepInput:
     @property
     def num_sequences(self) -> int:
         return len(self.context_lens)
+
+    def row_adapters(self) -> Int32s:
+        """The adapter's slot of each token row; of a step that has any."""
+        return np.repeat(self.adapters, np.diff(self.query_starts))
+
+    def check_adapters(self, slots: AdapterSlots | None) -> None:
+        """Raise ValueError unless ``adapters`` are slots of a plan that has these."""
+        adapters = self.adapters
+        if len(adapters) == 0:
+            return
+        if slots is None:
+            raise ValueError("the step has adapters, and the plan has room for none")
+        if len(adapters) != self.num_sequences:
+            raise ValueError(
+                f"the step has adapters of {len(adapters)} sequences for {self.num_sequences}"
+            )
+        if adapters.min() < NO_ADAPTER or adapters.max() >= slots.count:
+            raise ValueError(f"the step has an adapter that is in none of {slots.count} slots")
 
     def check_features(self, columns: int) -> None:
         """Raise ValueError unless ``features`` fit a plan that reads ``columns`` feature

@@ -49,13 +49,15 @@ def build_step(
     features: Float32s = _NO_FEATURES,
     states: StateTables | None = None,
     block_size: int = BLOCK_SIZE,
+    adapters: Sequence[int] = (),
 ) -> StepInput:
     """Build a step's arrays, fresh ones every time.
 
     ``tokens`` has each sequence's tokens, at least one; ``starts`` how many tokens of it are in the
     cache before them. ``tables`` is empty for a model without a cache. The last ``num_logits`` rows
     of each sequence get logits (None: all), and the ``num_hidden`` before those are returned as
-    hidden states (None: none). ``states`` are of a model whose layers keep states. A cache's blocks
+    hidden states (None: none). ``states`` are of a model whose layers keep states, and ``adapters``
+    the slots of the sequences' adapters, where one has any. A cache's blocks
     have ``block_size`` tokens, which is ``BLOCK_SIZE`` for every executor that has a memory of its
     own.
     """
@@ -100,6 +102,7 @@ def build_step(
         slot_moves=_pairs(slot_moves),
         features=features,
         states=states,
+        adapters=np.array(adapters, dtype=np.int32) if adapters else _NO_ROWS,
     )
 
 

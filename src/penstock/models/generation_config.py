@@ -22,6 +22,7 @@ _FIELDS: Final[Mapping[str, str]] = {
     "top_p": "top_p",
     "min_p": "min_p",
     "repetition_penalty": "repetition_penalty",
+    "repeat_last_n": "repeat_last_n",  # which GGUF files have, and these do not
     "max_tokens": "max_new_tokens",
 }
 """What the file calls each option."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Protocol, runtime_checkable
 
 from penstock.interface.sources import Shape, Stored
+from penstock.models.integer_groups import group_of
 from penstock.models.integer_matrix import Integers
 from penstock.models.lattice_codes import LatticeCodes
 from penstock.models.packed_matrix import EitherFormat, MatrixFormat
@@ -19,7 +20,10 @@ from penstock.quant.scheme import (
     LATTICE_COLUMNS,
     MOST_CODEBOOK_COLUMNS,
     SPARSE,
+    SPARSE_GROUPS,
+    SPARSE_OF_FLOATS,
     BlockScheme,
+    SparseFormat,
 )
 
 _USUAL: Final = 128
@@ -68,7 +72,7 @@ def in_blocks(form: MatrixFormat, formats: Collection[str], k: int = _USUAL) -> 
     if isinstance(form, RowCodebooks):
         return replace(form, decoded=CODEBOOKS not in formats or k > MOST_CODEBOOK_COLUMNS)
     if isinstance(form, Integers):
-        return replace(form, held_sparse=form.pruned and SPARSE in formats and k % OF == 0)
+        return replace(form, held_sparse=_held_sparse(form, formats, k))
     if isinstance(form, EitherFormat):
         return EitherFormat(tuple(in_blocks(each, formats, k) for each in form.formats))
     name = form.blocks(k) if isinstance(form, FloatCodes) else None
@@ -76,3 +80,12 @@ def in_blocks(form: MatrixFormat, formats: Collection[str], k: int = _USUAL) -> 
         return form
     assert isinstance(form, FloatCodes)
     return InBlocks(form, BLOCK_FORMATS[name].scheme)
+
+
+def _held_sparse(form: Integers, formats: Collection[str], k: int) -> SparseFormat | None:
+    if not form.pruned or k % OF:
+        return None
+    if SPARSE in formats:
+        return SPARSE
+    fits = not form.zero_points and not form.any_order and group_of(form.group) in SPARSE_GROUPS
+    return SPARSE_OF_FLOATS if fits and SPARSE_OF_FLOATS in formats else None

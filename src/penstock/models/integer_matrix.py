@@ -14,7 +14,7 @@ from penstock.models.integer_groups import (
     require_whole,
 )
 from penstock.models.sparse24 import compressed
-from penstock.quant.scheme import GroupScheme
+from penstock.quant.scheme import SPARSE_OF_FLOATS, GroupScheme, SparseFormat
 
 Span = int | Literal["row", "matrix"]
 """What shares a scale: so many columns of a row, a row, or the matrix."""
@@ -41,8 +41,8 @@ class Integers:
     :mod:`~penstock.models.sparse24` has it; the others stand for 0."""
     pruned: bool = False
     """Whether two codes of each four stand for 0, however they are stored."""
-    held_sparse: bool = False
-    """Whether they are read for a backend that holds the other two alone."""
+    held_sparse: SparseFormat | None = None
+    """How a backend that holds the other two alone calls that; None: all are held."""
 
     def __str__(self) -> str:
         if self.scheme is None:
@@ -55,14 +55,13 @@ class Integers:
 
     @property
     def scheme(self) -> GroupScheme | None:
-        """Symmetric codes of 8 bits use -128, which only schemes with zero points have. Groups that
-        no kernel has become floats."""
+        """Symmetric codes of 8 bits use -128, which only schemes with zero points have, and sparse
+        ones that multiply floats. Groups that no kernel has become floats."""
         if not is_kept(self.group):
             return None
-        zero_points = self.zero_points or self.bits == 8
-        return GroupScheme(
-            kept_bits(self.bits), group_of(self.group), zero_points, self.held_sparse
-        )
+        lowest = self.bits == 8 and self.held_sparse != SPARSE_OF_FLOATS
+        zero_points, sparse = self.zero_points or lowest, self.held_sparse is not None
+        return GroupScheme(kept_bits(self.bits), group_of(self.group), zero_points, sparse)
 
     def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
         """The tensors of matrix ``name``. Raises ModelError where it cannot have been packed."""

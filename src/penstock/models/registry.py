@@ -9,7 +9,9 @@ from typing import Final
 
 from penstock.errors import ModelError
 from penstock.models.blocks import read_dtype
-from penstock.models.families import FAMILIES, Family
+from penstock.models.classifier import SUFFIX as CLASSIFIES
+from penstock.models.classifier import TokenId, read_classifier
+from penstock.models.families import FAMILIES, Family, family_of_type
 from penstock.models.generation_config import read_generation_config
 from penstock.models.idle_fields import IDLE_FIELDS
 from penstock.models.modelopt import METHOD as MODELOPT
@@ -51,6 +53,10 @@ _LACKING: Final[Mapping[str, str]] = {
 have."""
 
 
+def _no_tokenizer(text: str) -> int:
+    raise ModelError(f"the token of the label {text!r} is not known without a tokenizer")
+
+
 def read_spec(
     config: Mapping[str, object],
     *,
@@ -62,6 +68,7 @@ def read_spec(
     sampling_defaults: bool = True,
     where: str = "config.json",
     wording: Wording | None = None,
+    token_id: TokenId = _no_tokenizer,
 ) -> ModelSpec:
     """The model that a Hugging Face ``config.json`` describes.
 
@@ -71,12 +78,15 @@ def read_spec(
     ``tensors`` are the names of those that the checkpoint has, by which the layouts of text parts
     are told apart. ``ignore`` names fields that are passed over though they are not known; without
     ``sampling_defaults`` those of ``generation`` are. ``wording`` says what messages call fields of
-    a configuration that was made of another file. Raises
+    a configuration that was made of another file. ``token_id`` finds the tokens of labels that are
+    some. Raises
     :class:`~penstock.errors.ModelError`, naming ``where``, for architectures, fields and values
     that Penstock does not know.
     """
     part = text_part(config)
-    family = _find_family(ConfigReader(config, where, wording=wording), part)
+    outer = ConfigReader(config, where, wording=wording)
+    family = _find_family(outer, part)
+    architecture = (outer.texts("architectures") or ("",))[0]
     if part is None:
         reader = ConfigReader(config, where, ignore, wording)
     else:
@@ -92,6 +102,9 @@ def read_spec(
         spec = replace(spec, names=family.names)
     if part is not None and spec.names is not None:
         spec = placed(spec, tensors)
+    if architecture.endswith(CLASSIFIES):
+        of = reader if part is None else outer
+        spec = replace(read_classifier(of, spec, token_id), architecture=architecture)
     own = reader.section("quantization_config")
     if own is None and quantization is not None:
         its = where.replace("config.json", "hf_quant_config.json")
@@ -147,6 +160,8 @@ def _find_family(config: ConfigReader, part: TextPart | None) -> Family:
     if len(names) > 1:
         raise config.error("architectures", "must name one architecture")
     family = FAMILIES.get(names[0])
+    if family is None and part is None and names[0].endswith(CLASSIFIES):
+        family = _classifier_family(names[0], config.raw("model_type"))
     if part is not None and family is None:
         if names[0] in NOT_CAUSAL:
             raise config.error("architectures", "is not supported: its text is not read causally")
@@ -166,3 +181,22 @@ def _find_family(config: ConfigReader, part: TextPart | None) -> Family:
             "model_type", f"contradicts {family.architecture}, which is {family.model_type!r}"
         )
     return family
+
+
+def _classifier_family(architecture: str, model_type: object) -> Family | None:
+    """The family whose layers a model that classifies has; None if there is none.
+
+    transformers calls it as the language model, with another ending, or by "Text" before that.
+    """
+    family = family_of_type(model_type)
+    if family is None:
+        return None
+    own = {_stem(name) for name in (family.architecture, *family.aliases)}
+    return family if {_stem(architecture), _stem(architecture).removesuffix("Text")} & own else None
+
+
+def _stem(architecture: str) -> str:
+    """The name of an architecture without what it is for."""
+    for ending in ("ForCausalLM", "LMHeadModel", CLASSIFIES):
+        architecture = architecture.removesuffix(ending)
+    return architecture

@@ -29,6 +29,7 @@ from penstock.models.quantized import QuantizedFormat
 from penstock.models.rope_spec import RopeKind, RopeSpec
 from penstock.models.state_spec import GatedDeltaSpec, SelectiveSpec, StateSpec
 from penstock.models.token_inputs_spec import TokenInputsSpec
+from penstock.pooling.labels import Labels
 from penstock.sampling.defaults import SamplingDefaults
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Chunk",
     "ClampSpec",
     "ClampedSwiglu",
+    "ClassifierSpec",
     "DType",
     "EmbeddingScale",
     "ExpertNorms",
@@ -185,6 +187,17 @@ class PositionTable:
 
 
 @dataclass(frozen=True)
+class ClassifierSpec:
+    """What a model that classifies has in the place of its output matrix: a row for each label, of
+    which the last token of a text makes a logit each."""
+
+    labels: Labels
+    tokens: tuple[int, ...] = ()
+    """The rows of the language model's own output matrix that the labels have, and no others are
+    computed; empty: the checkpoint has a matrix of them, ``score``, without a bias."""
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     """A decoder-only model.
 
@@ -222,6 +235,8 @@ class ModelSpec:
     """Added to embeddings once these are scaled (weight ``positions``)."""
     embed_norm: NormSpec | None = None
     """The norm of embeddings, positions added, before the first layer."""
+    classifier: ClassifierSpec | None = None
+    """Set where the model classifies texts, and generates none."""
 
     @property
     def keeps_states(self) -> bool:

@@ -8,61 +8,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from penstock.grammar.spec import GrammarSpec
-from penstock.parsing.python_grammar import python_rules
-from penstock.parsing.styles import ReasoningStyle, ToolStyle
-from penstock.parsing.tag_grammar import tag_rules
+from penstock.parsing.asked_calls import Calls
+from penstock.parsing.forms import ChannelForm, NamedForm, PythonForm
+from penstock.parsing.grammars.call_rules import arguments_rule, call_rules
+from penstock.parsing.grammars.channel_rules import ChannelRules
+from penstock.parsing.grammars.marks import Marks, quoted
+from penstock.parsing.style import ReasoningStyle, Start, ToolStyle
 from penstock.tokenizer import Tokenizer
-
-_AS_TEMPLATES_WRITE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""llguidance options for JSON in calls: spaced as models were trained, without endless white
-space."""
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function that the model may call."""
-
-    name: str  # letters, digits, underscores and dashes
-    schema: Mapping[str, Any]
-    """JSON schema of its arguments, which are an object."""
-    param: str
-    """The request field that holds the schema, for error messages."""
-
-
-@dataclass(frozen=True)
-class Calls:
-    """Which calls an answer may or must hold."""
-
-    style: ToolStyle
-    functions: Sequence[Function]
-    forced: bool
-    """Whether the answer holds only calls; otherwise text may surround them, or there are none."""
-    single: bool
-    """Whether at most one call is allowed, which ends the answer."""
-
-
-@dataclass(frozen=True)
-class Beginning:
-    """The reasoning that may come before the rest of an answer."""
-
-    style: ReasoningStyle
-    inside: bool
-    """Whether the prompt ended with the opening mark, so that the answer starts inside the
-    reasoning."""
 
 
 def answer_grammar(
     tokenizer: Tokenizer,
-    reasoning: Beginning | None,
+    reasoning: ReasoningStyle | None,
+    start: Start,
     calls: Calls | None,
     content: GrammarSpec | None,
 ) -> GrammarSpec:
-    """What binds an answer, by ``calls`` or ``content`` or both.
+    """What binds an answer that begins at ``start``, by ``calls`` or ``content`` or both.
 
     With ``calls`` that are not forced, ``content`` is what the answer must be where it is no
     call; None leaves it free. A reasoning block may come first and is free. ``content`` must have
@@ -71,43 +35,76 @@ def answer_grammar(
     if calls is None and reasoning is None:
         assert content is not None
         return content
-    return GrammarSpec(kind="lark", text=_Writer(tokenizer, reasoning).answer(calls, content))
+    writer = _Writer(Marks(tokenizer), reasoning, start)
+    form = (reasoning and reasoning.form) or (calls and calls.style.form)
+    if isinstance(form, ChannelForm):
+        text = writer.channels(form, calls, content)
+    else:
+        text = writer.answer(calls, content)
+    return GrammarSpec(kind="lark", text=text)
 
 
 class _Writer:
     """Writes one grammar, a rule a line."""
 
-    def __init__(self, tokenizer: Tokenizer, reasoning: Beginning | None) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, marks: Marks, reasoning: ReasoningStyle | None, start: Start) -> None:
+        self._marks = marks
         self._reasoning = reasoning
+        self._start = start
+        self._inside = start is Start.REASONING
         self._rules: list[str] = []
 
     def answer(self, calls: Calls | None, content: GrammarSpec | None) -> str:
         if calls is None:
             assert content is not None
-            body = self._content(content)
+            body = self._answered(self._content(content))
         elif calls.forced:
             body = self._calls(calls)
         elif content is not None:
-            body = f"({self._calls(calls)} | {self._content(content)})"
+            body = f"({self._calls(calls)} | {self._answered(self._content(content))})"
         else:
             body = self._text_with(calls)
-        return "\n".join([f"start: {self._thinking()} {body}", *self._rules, ""])
+        return self._grammar(f"{self._thinking()} {body}")
+
+    def channels(self, form: ChannelForm, calls: Calls | None, content: GrammarSpec | None) -> str:
+        """The same, where the answer consists of messages."""
+        messages = ChannelRules(form, self._marks)
+        functions = () if calls is None else calls.functions
+        ends = [messages.call(each.name, f"arguments_{i}") for i, each in enumerate(functions)]
+        self._rules += [arguments_rule(i, each) for i, each in enumerate(functions)]
+        rest = None
+        if calls is None or not calls.forced:
+            rest = "text" if content is None else self._content(content)
+            ends.append(messages.text() if content is None else messages.content(rest))
+        body = messages.answer(self._start, calls is not None, ends, rest)
+        self._rules += messages.rules
+        return self._grammar(body)
+
+    def _grammar(self, body: str) -> str:
+        return "\n".join([f"start: {body}", *self._rules, ""])
 
     def _thinking(self) -> str:
         """The reasoning and the space after it."""
-        if self._reasoning is None:
+        style = self._reasoning
+        if style is None:
             return ""
-        style, inside = self._reasoning.style, self._reasoning.inside
-        opening = "" if inside else self._mark(style.opening)
         if self._is_token(style.closing):
+            opening = "" if self._inside else self._mark(style.opening)
             self._rules.append(f"thinking: {opening} /(?s:.*)/ {self._mark(style.closing)}")
         else:
-            begun = "" if inside else _quoted(style.opening)
+            begun = "" if self._inside else quoted(style.opening)
             closing = json.dumps(style.closing)
             self._rules.append(f"thinking[suffix={closing}]: /{begun}(?s:.*)/")
         self._rules.append(r"SPACE: /\s{1,4}/")
-        return "thinking SPACE?" if inside else "(thinking SPACE?)?"
+        return "thinking SPACE?" if self._inside else "(thinking SPACE?)?"
+
+    def _answered(self, content: str) -> str:
+        """``content`` with the marks that may be around it."""
+        marks = None if self._reasoning is None else self._reasoning.answer
+        if marks is None:
+            return content
+        opening, closing = map(self._mark, marks)
+        return f"({content} | {opening} SPACE? {content} SPACE? {closing})"
 
     # What the request asked for.
 
@@ -129,16 +126,20 @@ class _Writer:
         style = calls.style
         opening = self._mark(style.opening) if style.opening else ""
         if style.bare:
-            opening = f"{opening}?" if opening else ""
             one, many = self._bare(calls)
-            return f"{opening} {one if calls.single else many}"
-        tail = self._after_opening(calls)
-        self._rules.append(f"call: {opening} {tail}")
+            closing = self._mark(style.closing) if style.closing else ""
+            some = one if calls.single else many
+            return f"({some} | {opening} {some} {closing})" if opening else some
+        self._rules.append(f"call: {opening} {self._after_opening(calls)}")
         begin, end = self._section(style)
-        if calls.single or (style.lists and not self._names_first(style)):
+        if calls.single or (style.lists and self._named(style) is None):
             return f"{begin} call {end}"
-        more = f"({json.dumps(style.between)} call)*" if self._between(style) else "call*"
-        return f"{begin} call {more} {end}"
+        between = style.between if not style.lists else ""
+        return (
+            f"{begin} call ({json.dumps(between)} call)* {end}"
+            if between
+            else (f"{begin} call+ {end}")
+        )
 
     def _text_with(self, calls: Calls) -> str:
         """Calls among text, or text alone."""
@@ -156,10 +157,11 @@ class _Writer:
         else:
             before = "before_call"
             self._rules.append("before_call[lazy]: BEFORE_CALL")
-            closed = rf"/(?s:.*){_quoted(style.opening)}/"
+            closed = rf"/(?s:.*){quoted(style.opening)}/"
             self._rules.append(f"BEFORE_CALL: {closed}{self._no_reasoning()}")
         self._rules.append(f"call: {before} {tail} {end}")
-        return f"(call | {text})" if calls.single else f"call* {text}"
+        free = self._answered(text)
+        return f"(call | {free})" if calls.single else f"call* {free}"
 
     def _text(self, unlike: str | None = None) -> str:
         """Any text but reasoning, and but what ``unlike`` matches."""
@@ -172,55 +174,24 @@ class _Writer:
         """What follows the opening, up to the end of the call or of the list of calls."""
         style = calls.style
         closing = self._mark(style.closing) if style.closing else ""
-        if self._names_first(style):
-            before, after = self._pieces(style.before_name), self._pieces(style.after_name)
-            if style.arguments_mark:
-                after = self._mark(style.arguments_mark)
-            if style.ids == "numbered":
-                after = f"/:[0-9]{{1,3}}/ {after}"
-            functions = enumerate(calls.functions)
-            heads = [f"{json.dumps(f.name)} {after} {self._arguments(i, f)}" for i, f in functions]
-            ended = json.dumps(style.after_arguments) if style.after_arguments else ""
-            return f"{before} ({' | '.join(heads)}) {ended} {closing}"
+        named = self._named(style)
+        self._rules += call_rules(named or style.form, calls.functions, self._marks)
+        if named is not None:
+            return f"item {closing}"
         around = json.dumps(style.around) if style.around and not style.section else ""
-        if style.tags is not None:
-            for i, function in enumerate(calls.functions):
-                schema, name = function.schema, function.name
-                self._rules += tag_rules(style.tags, i, name, schema, _AS_TEMPLATES_WRITE)
-            some = " | ".join(f"call_{i}" for i in range(len(calls.functions)))
-            return f"({some}) {around if closing else ''} {closing}"
         if style.lists:
-            item = self._object(calls)
-            more = "" if calls.single else f" ({json.dumps(style.between)} {item})*"
-            return f'"[" {item}{more} "]" {closing}'
-        return f"{around} {self._object(calls)} {around} {closing}"
+            more = "" if calls.single else f"({json.dumps(style.between)} item)*"
+            return f'"[" {around} item {more} {_last(style.around)} "]" {closing}'
+        return f"{around} item {around if closing else ''} {closing}"
 
     def _bare(self, calls: Calls) -> tuple[str, str]:
-        """One call and several, as styles without an opening write them."""
-        between = json.dumps(calls.style.between)
-        if calls.style.python:
-            for i, function in enumerate(calls.functions):
-                self._rules += python_rules(i, function.name, function.schema, _AS_TEMPLATES_WRITE)
-            item = f"({' | '.join(f'call_{i}' for i in range(len(calls.functions)))})"
-            return f'"[" {item} "]"', f'"[" {item} ({between} {item})* "]"'
-        item = self._object(calls)
-        several = f"{item} ({between} {item})*"
-        return item, f'({item} | "[" {several} "]")' if calls.style.lists else several
-
-    def _object(self, calls: Calls) -> str:
-        """``{"name": ..., "arguments": {...}}``"""
-        key = json.dumps(calls.style.arguments_key)
-        heads = []
-        for i, function in enumerate(calls.functions):
-            head = json.dumps(f'{{"name": "{function.name}", {key}: ')
-            heads.append(f"{head} {self._arguments(i, function)}")
-        self._rules.append(f'object: ({" | ".join(heads)}) "}}"')
-        return "object"
-
-    def _arguments(self, i: int, function: Function) -> str:
-        schema = json.dumps({**function.schema, "x-guidance": _AS_TEMPLATES_WRITE})
-        self._rules.append(f"arguments_{i}: %json {schema}")
-        return f"arguments_{i}"
+        """One call and several, as styles write them that need no opening."""
+        style = calls.style
+        self._rules += call_rules(style.form, calls.functions, self._marks)
+        several = f"item ({json.dumps(style.between)} item)*"
+        if isinstance(style.form, PythonForm):
+            return '"[" item "]"', f'"[" {several} "]"'
+        return "item", f'(item | "[" {several} "]")' if style.lists else several
 
     def _section(self, style: ToolStyle) -> tuple[str, str]:
         """What stands before and after forced calls."""
@@ -230,15 +201,12 @@ class _Writer:
         around = json.dumps(style.around) if style.around else ""
         return f"{begin} {around}", f"{around} {end}"
 
-    def _names_first(self, style: ToolStyle) -> bool:
-        """Whether names come before the arguments. Newer tokenizers of a style that had lists
-        before have a token between them."""
-        mark = style.arguments_mark
-        return style.name_first and (not mark or self._tokenizer.token_id(mark) is not None)
-
-    def _between(self, style: ToolStyle) -> bool:
-        """Whether text stands between calls that have their own openings."""
-        return bool(style.between) and not style.lists
+    def _named(self, style: ToolStyle) -> NamedForm | None:
+        """The form of calls whose names come before the arguments, where they have it."""
+        if isinstance(style.form, NamedForm):
+            return style.form
+        newer = style.named
+        return newer if newer is not None and self._marks.known(*newer.after_name) else None
 
     # Marks.
 
@@ -246,30 +214,25 @@ class _Writer:
         """Return a suffix for a terminal that excludes text beginning as reasoning, which has its
         own rule."""
         reasoning = self._reasoning
-        if reasoning is None or reasoning.inside or self._is_token(reasoning.style.opening):
+        if reasoning is None or self._inside or self._is_token(reasoning.opening):
             return ""
-        return rf" & ~/(?s:\s*{_quoted(reasoning.style.opening)}.*)/"
+        return rf" & ~/(?s:\s*{quoted(reasoning.opening)}.*)/"
 
     def _is_token(self, mark: str) -> bool:
         """Whether ``mark`` is a special token, which no text of a grammar matches."""
-        return self._tokenizer.token_id(mark) in self._tokenizer.special_ids
+        return self._marks.are_tokens(mark)
 
     def _optional(self, mark: str) -> str:
         """A mark that is text is covered by the text around calls."""
         return f"{self._mark(mark)}?" if self._is_token(mark) else ""
 
-    def _pieces(self, pieces: tuple[str, ...]) -> str:
-        return " ".join(map(self._mark, pieces))
-
     def _mark(self, mark: str) -> str:
-        if self._is_token(mark):
-            return f"<[{self._tokenizer.token_id(mark)}]>"
-        return json.dumps(mark)
+        return self._marks.spelled(mark)
 
 
-def _quoted(text: str) -> str:
-    """A pattern between slashes that matches ``text`` alone."""
-    return re.escape(text).replace("/", r"\/")
+def _last(around: str) -> str:
+    """What is before the end of a list that has ``around`` before its first item."""
+    return json.dumps("\n") if around.startswith("\n") else ""
 
 
 def _in_slashes(pattern: str) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
+from penstock.parsing.calls.call_reader import Tools
+from penstock.parsing.calls.scanner import ToolScanner
+from penstock.parsing.channels import ChannelScanner
+from penstock.parsing.forms import ChannelForm
+from penstock.parsing.pieces import Piece, Thought
 from penstock.parsing.reasoning import ReasoningScanner
-from penstock.parsing.styles import ReasoningStyle, ToolStyle
-from penstock.parsing.tool_calls import CallPiece, ToolScanner
+from penstock.parsing.style import ReasoningStyle, Start, ToolStyle
 
 
 @dataclass(frozen=True)
@@ -52,53 +56,84 @@ class AnswerParser:
     Should it break after that, it stays announced, with the arguments that it has. Otherwise
     only whole calls are calls, and a broken one is content like any other text.
 
-    ``tools`` are the schemas of the arguments of the functions that may be called, by their names.
-    ``in_reasoning`` says that the prompt has ended with the opening of the reasoning. ``single``
-    ends the answer with its first call.
+    ``tools`` are the functions that may be called. ``start`` says what the prompt has ended in.
+    ``single`` ends the answer with its first call.
     """
 
     def __init__(
         self,
         reasoning: ReasoningStyle | None,
-        in_reasoning: bool,
+        start: Start,
         style: ToolStyle | None,
-        tools: Mapping[str, Mapping[str, Any]],
+        tools: Tools,
         *,
         eager: bool,
         single: bool = False,
     ) -> None:
-        self._reasoning = None if reasoning is None else ReasoningScanner(reasoning, in_reasoning)
-        self._tools = None if style is None else ToolScanner(style, tools, eager, single)
+        form = (reasoning and reasoning.form) or (style and style.form)
+        self._scanner: _Scanner
+        if isinstance(form, ChannelForm):
+            reads = tools if style is not None else {}
+            self._scanner = ChannelScanner(form, reasoning is not None, start, reads, eager, single)
+        else:
+            self._scanner = _Marked(
+                None if reasoning is None else ReasoningScanner(reasoning, start),
+                None if style is None else ToolScanner(style, tools, eager, single),
+            )
         self.num_calls = 0
 
     def push(self, text: str) -> AnswerDelta:
-        delta = AnswerDelta()
-        content = text
-        if self._reasoning is not None:
-            delta.reasoning, content = self._reasoning.push(text)
-        if self._tools is None:
-            delta.content = content
-        elif content:
-            self._add(delta, self._tools.push(content))
-        return delta
+        return self._delta(self._scanner.push(text))
 
     def finish(self) -> AnswerDelta:
         """What was held back because more text could have changed its meaning."""
-        delta = AnswerDelta()
-        content = ""
-        if self._reasoning is not None:
-            delta.reasoning, content = self._reasoning.finish()
-        if self._tools is None:
-            delta.content = content
-        else:
-            self._add(delta, [*self._tools.push(content), *self._tools.finish()])
-        return delta
+        return self._delta(self._scanner.finish())
 
-    def _add(self, delta: AnswerDelta, pieces: Iterable[str | CallPiece]) -> None:
+    def _delta(self, pieces: Iterable[Piece]) -> AnswerDelta:
+        delta = AnswerDelta()
         for piece in pieces:
             if isinstance(piece, str):
                 delta.content += piece
-                continue
-            if piece.name is not None:
-                self.num_calls += 1
-            delta.add_call(CallDelta(self.num_calls - 1, piece.name, piece.arguments))
+            elif isinstance(piece, Thought):
+                delta.reasoning += piece.text
+            else:
+                if piece.name is not None:
+                    self.num_calls += 1
+                delta.add_call(CallDelta(self.num_calls - 1, piece.name, piece.arguments))
+        return delta
+
+
+class _Scanner(Protocol):
+    """One pass over an answer's text."""
+
+    def push(self, text: str) -> Iterator[Piece]: ...
+
+    def finish(self) -> Iterator[Piece]: ...
+
+
+class _Marked:
+    """Reasoning, then content and calls, each between marks of its own."""
+
+    def __init__(self, reasoning: ReasoningScanner | None, tools: ToolScanner | None) -> None:
+        self._reasoning = reasoning
+        self._tools = tools
+
+    def push(self, text: str) -> Iterator[Piece]:
+        thought, content = "", text
+        if self._reasoning is not None:
+            thought, content = self._reasoning.push(text)
+        yield from self._pieces(thought, content)
+
+    def finish(self) -> Iterator[Piece]:
+        if self._reasoning is not None:
+            yield from self._pieces(*self._reasoning.finish())
+        if self._tools is not None:
+            yield from self._tools.finish()
+
+    def _pieces(self, thought: str, content: str) -> Iterator[Piece]:
+        if thought:
+            yield Thought(thought)
+        if content and self._tools is not None:
+            yield from self._tools.push(content)
+        elif content:
+            yield content

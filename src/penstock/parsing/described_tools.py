@@ -10,7 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.parsing.styles import ToolStyle
+from penstock.parsing.forms import JsonForm
+from penstock.parsing.style import ToolStyle
 
 TemplateMessage = Mapping[str, Any]
 """A message as chat templates read it: role, content, and what else belongs to its role. Calls are
@@ -67,7 +68,9 @@ def description(tools: Sequence[Mapping[str, Any]], style: ToolStyle) -> str:
 
 def written_call(name: str, arguments: Mapping[str, Any], style: ToolStyle) -> str:
     """A call as the model is to write it."""
-    call = _json({"name": name, style.arguments_key: arguments})
+    form = style.form
+    assert isinstance(form, JsonForm)
+    call = _json({form.name_key: name, form.arguments_key: arguments})
     return f"{style.opening}{style.around}{call}{style.around}{style.closing}"
 
 

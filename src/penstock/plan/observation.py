@@ -17,6 +17,7 @@ from typing import Final
 
 from penstock.interface.plan_weights import PlanWeight
 from penstock.interface.sources import RowsOf
+from penstock.plan.adapt import without_adapters
 from penstock.plan.fuse import heads_apart
 from penstock.plan.key_columns import KeyColumns
 from penstock.plan.ops import (
@@ -67,7 +68,7 @@ class Observation:
         How it is cut into pieces changes none of the values. Pieces share no cache: where a layer
         reads what another has cached, both are in one.
         """
-        whole = _in_eight_bits(plan, len(tokens))
+        whole = _in_eight_bits(without_adapters(plan), len(tokens))
         if plan.key_columns:
             whole = _with_keys(whole)
         keys = tuple(_observed_keys(whole, columns) for columns in plan.key_columns)

@@ -7,12 +7,22 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from penstock.cache.geometry import BLOCK_SIZE, KvDType, float_dtype
+from penstock.interface.adapters import AdapterSlots
 from penstock.interface.plan_weights import PlanWeight
 from penstock.interface.sources import Stored
 from penstock.models.spec import DType, ModelSpec, RopeSpec
 from penstock.plan.key_columns import KeyColumns
 from penstock.plan.kv_groups import KvGroups, KvLayer, group_layers, groups_of
-from penstock.plan.ops import Buffer, BufferName, ExpertLinear, Features, Op, WeightName
+from penstock.plan.ops import (
+    AdapterDown,
+    AdapterUp,
+    Buffer,
+    BufferName,
+    ExpertLinear,
+    Features,
+    Op,
+    WeightName,
+)
 from penstock.plan.state_layers import StateLayer
 
 _STATE_INTERVAL = 32 * BLOCK_SIZE
@@ -66,6 +76,9 @@ class Plan:
     """The tensor, integers ``[outputs]``, that says what to add to the number of each column of the
     logits to get its token; None where a column is the token of its number."""
 
+    adapters: AdapterSlots | None = None
+    """Where rows may have adapters, how many and of which rank (``plan/adapt.py``)."""
+
     @cached_property
     def kv_groups(self) -> KvGroups:
         """Which cached layers share pages; ``StepInput.groups`` has tables of each group."""
@@ -94,7 +107,11 @@ class Plan:
     @property
     def num_parameters(self) -> int:
         """Number of values of all weights; a tied embedding counts once."""
-        return sum(math.prod(weight.shape) for weight in self.weights.values())
+        # What the inputs of adapters were divided by is no parameter of the model.
+        ours = (op for op in self.ops if isinstance(op, AdapterDown | AdapterUp))
+        factors = {name for op in ours for name in op.weights}
+        own = (weight for name, weight in self.weights.items() if name not in factors)
+        return sum(math.prod(weight.shape) for weight in own)
 
     @property
     def active_parameters(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from penstock.plan.adapt import adapter_bytes
 from penstock.plan.ops import Embed, ExpertLinear, Linear, WeightName
 from penstock.plan.plan import Plan
 from penstock.quant.scheme import QuantScheme
@@ -11,7 +12,7 @@ from penstock.quant.scheme import QuantScheme
 
 def weight_bytes(plan: Plan) -> int:
     """Return the bytes of all weights in every form in which ops read them: a tied embedding counts
-    twice where the output matrix is quantized.
+    twice where the output matrix is quantized. With those that adapters may take.
 
     A backend whose kernels need more forms than that has an account of its own.
     """
@@ -25,7 +26,7 @@ def weight_bytes(plan: Plan) -> int:
         elif isinstance(op, Embed):
             scheme, matrices = op.scheme, {op.weight}
         forms |= {(name, scheme if name in matrices else None) for name in op.weights}
-    total = 0
+    total = adapter_bytes(plan)
     for name, scheme in forms:
         shape = plan.weights[name].shape
         rows = math.prod(shape[:-1])  # of all experts, where there are some

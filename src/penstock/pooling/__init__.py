@@ -1,1 +1,2 @@
-"""Embeddings: what a request asks for, and the pooling of hidden states into one vector."""
+"""Embeddings and labels: what a request asks for, the pooling of hidden states into one vector, and
+what logits say of labels."""

@@ -1,4 +1,4 @@
-"""The output of ``LLM.embed``."""
+"""The outputs of ``LLM.embed``, ``LLM.classify`` and ``LLM.score``."""
 
 from __future__ import annotations
 
@@ -44,3 +44,42 @@ def embedding_output(
         num_cached_tokens=end.num_cached_tokens,
         error=end.error,
     )
+
+
+@dataclass(frozen=True)
+class ClassificationOutput:
+    """What a model that classifies says of one prompt."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    probs: list[float]
+    """A value for each label, probabilities unless the model's labels are none; empty where
+    ``error`` is set."""
+    label: str | None
+    """The name of the likeliest; None where ``error`` is set."""
+    num_cached_tokens: int
+    error: str | None = None
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.probs)
+
+    @property
+    def outputs(self) -> ClassificationOutput:
+        """This output, as :attr:`EmbeddingOutput.outputs`."""
+        return self
+
+
+@dataclass(frozen=True)
+class ScoringOutput:
+    """How well the texts of one pair fit."""
+
+    score: float
+    """NaN where ``error`` is set."""
+    error: str | None = None
+
+    @property
+    def outputs(self) -> ScoringOutput:
+        """This output, as :attr:`EmbeddingOutput.outputs`."""
+        return self

@@ -55,7 +55,7 @@ class Pooler:
                 "the model's hidden states hold NaN or infinite values; the weights may be "
                 "damaged, or the dtype too narrow for this model"
             )
-        if self._params.normalize:
+        if self._params.normalizes:
             length = np.sqrt(np.square(vector).sum())
             vector = vector / length if length > 0 else vector
         return vector.astype(EMBEDDING_DTYPE).tobytes()

@@ -20,7 +20,7 @@ Plans name all but tables by their schemes (:data:`QuantScheme`), with which ker
 from penstock.quant.blocks import BlockFormat, BlockTensor
 from penstock.quant.codebook import CodebookTensor
 from penstock.quant.codebook_matrix import CodebookMatrix
-from penstock.quant.errors import not_finite
+from penstock.quant.errors import not_finite, not_sparse
 from penstock.quant.grid import GridTensor, quantize_to_grid
 from penstock.quant.groups import GroupTensor, quantize, require_finite, require_in_order
 from penstock.quant.hadamard import transform_rows
@@ -55,6 +55,7 @@ __all__ = [
     "Quantization",
     "StoredTensor",
     "not_finite",
+    "not_sparse",
     "quantize",
     "quantize_to_grid",
     "require_finite",

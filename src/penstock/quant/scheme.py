@@ -30,9 +30,16 @@ READ_WHOLE: Final = frozenset((LATTICE, CODEBOOKS))
 joins them, and how many outliers some rows have, for which memory is reserved, the weights alone
 tell."""
 
-SPARSE: Final = "2:4"
+SparseFormat = Literal["2:4", "2:4 of floats"]
+SPARSE: Final[SparseFormat] = "2:4"
 """What backends that hold sparse matrices without their zeros call that, among the formats of
-blocks."""
+blocks, where what these multiply is rounded, too."""
+
+SPARSE_OF_FLOATS: Final[SparseFormat] = "2:4 of floats"
+"""Likewise where what they multiply stays floats: of symmetric codes in groups of
+``SPARSE_GROUPS``, and of no experts."""
+
+SPARSE_GROUPS: Final = (64, 128, None)
 
 GROUP_SIZES = (32, 64, 128)
 

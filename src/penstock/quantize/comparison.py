@@ -17,15 +17,18 @@ from penstock.weights.sources import as_named
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model does on a task of questions with several answers."""
+    """How a model does on a task."""
 
     questions: int
-    accuracy: float
-    """The share of questions whose right answer is the most likely one."""
-    normalized: float
-    """The same by log-probabilities divided by the characters of answers."""
-    standard_error: float
-    """That of the accuracy."""
+    metric: str
+    """What is measured: ``accuracy`` of questions with several answers, the share of those whose
+    right answer is the most likely one; else what lm-evaluation-harness says."""
+    value: float
+    standard_error: float | None
+    higher_is_better: bool | None
+    metrics: dict[str, float]
+    """Everything that was measured: ``normalized`` is the accuracy by log-probabilities divided by
+    the characters of answers."""
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +55,8 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """The name of its folder beside the comparison; None of the model as it is."""
     tasks: dict[str, Answered] = {}
     """How it does on each task, by the task's name."""
+    record: str | None = None
+    """SHA-256 of the file in its folder that says how it was made; None of the model as it is."""
 
 
 def stored_bytes(folder: Path) -> int:
@@ -110,8 +115,9 @@ def table(variants: Sequence[Variant]) -> list[list[str]]:
     fast = frontier([-each.decode_tokens_per_s for each in ordered], losses)
     base = next(each for each in ordered if each.bits_per_weight is None)
     tasks = list(base.tasks)
+    measured = [f"{task} {base.tasks[task].metric}" for task in tasks]
     head = ["", "MB", "bits", "perplexity", "nats a token", "p99", "same top"]
-    rows = [[*head, *tasks, "tokens/s", "best"]]
+    rows = [[*head, *measured, "tokens/s", "best"]]
     for each, by_bytes, by_speed in zip(ordered, small, fast, strict=True):
         more = f" ({each.perplexity / base.perplexity - 1:+.1%})" if each is not base else ""
         rows.append(
@@ -123,7 +129,7 @@ def table(variants: Sequence[Variant]) -> list[list[str]]:
                 f"{each.kl_mean:.4f}",
                 f"{each.kl_p99:.3f}",
                 f"{each.same_top:.1%}",
-                *(_accuracy(each.tasks.get(task)) for task in tasks),
+                *(_answered(each.tasks.get(task)) for task in tasks),
                 f"{each.decode_tokens_per_s:.1f}",
                 "b" * by_bytes + "s" * by_speed,
             ]
@@ -131,5 +137,9 @@ def table(variants: Sequence[Variant]) -> list[list[str]]:
     return rows
 
 
-def _accuracy(found: Answered | None) -> str:
-    return "" if found is None else f"{found.accuracy:.1%} +- {found.standard_error:.1%}"
+def _answered(found: Answered | None) -> str:
+    if found is None:
+        return ""
+    form = ".1%" if found.metric == "accuracy" else ".4f"
+    error = "" if found.standard_error is None else f" +- {found.standard_error:{form}}"
+    return f"{found.value:{form}}{error}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +51,8 @@ class HiddenFile:
 
 
 class HiddenWriter:
-    """Writes samples one after another; the file has its name once all are there."""
+    """Writes samples one after another; the file has its name once all are there. Raises OSError
+    with that name."""
 
     def __init__(self, path: Path, buffers: Sequence[Buffer]) -> None:
         self._path, self._buffers = path, buffers
@@ -62,18 +63,28 @@ class HiddenWriter:
         """Write the next sample."""
         joined = np.concatenate([values[buffer.name] for buffer in self._buffers], axis=1)
         data = joined.data.cast("B")
-        while data:
-            data = data[self._file.write(data) :]
+        with self._named():
+            while data:
+                data = data[self._file.write(data) :]
 
     def __enter__(self) -> HiddenWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is None:
-            os.fsync(self._file.fileno())  # before a layer is written that needs it no more
-        self._file.close()
-        if kind is None:
-            os.replace(self._partial, self._path)
-        else:
+        try:
+            if kind is None:
+                with self._named():
+                    os.fsync(self._file.fileno())  # before a layer is written that needs it no more
+                    os.replace(self._partial, self._path)
+        finally:
+            self._file.close()
             with suppress(OSError):
                 self._partial.unlink()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Errors of writing have no name of a file, and would be taken for those of the output."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from penstock.quantize.sensitivity import FLOATS, Sweep, Unit
 from penstock.quantize.source import SourceModel
 from penstock.weights.tensor_file import NUMPY_DTYPES
 
+_FEWEST: Final = 2
 OfIntegers = RoundToNearest | Gptq | Awq
 """The methods that round to integers."""
 
@@ -127,9 +129,13 @@ class BudgetedQuantization:
         sizes = [[self.num_bytes(unit, bits) for bits in self.allowed] for unit in self.units]
         least, most = sum(map(min, sizes)), sum(map(max, sizes))
         if self._num_bytes < least:
+            grouped = self.form(min(self.methods)).group_size is not None
+            ways = ["give more", *(["a larger --group-size"] if grouped else [])]
+            if min(self.allowed) > _FEWEST:
+                ways.append(f"{_FEWEST} among --allowed-bits")
             raise ConfigError(
                 f"--budget {self.budget} is less than the fewest bits take, with scales: "
-                f"{said(least)}; give more, or a larger --group-size"
+                f"{said(least)}; {', or '.join(ways)}"
             )
         if FLOATS in self.allowed and self._num_bytes >= most:
             raise ConfigError(

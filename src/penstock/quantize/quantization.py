@@ -9,11 +9,16 @@ from numpy.typing import NDArray
 
 from penstock.errors import ConfigError, ModelError
 from penstock.interface.source_walks import tensors
+from penstock.models.bitsandbytes import BLOCK
 from penstock.models.compressed_tensors import METHOD as COMPRESSED_TENSORS
 from penstock.models.sparse24 import OF
 from penstock.quant.scheme import GROUP_SIZES
 from penstock.quantize.embeddings import Embeddings
+from penstock.quantize.forms.bitsandbytes import Bnb4
 from penstock.quantize.forms.form import Coded
+from penstock.quantize.forms.integers import Integers
+from penstock.quantize.forms.mixed import MixedIntegers
+from penstock.quantize.forms.small_floats import Nvfp4
 from penstock.quantize.forms.sparse import SparseFloats
 from penstock.quantize.layers import Layers, Target, layers_of
 from penstock.quantize.matrices import transposed
@@ -55,6 +60,9 @@ class Quantization:
             layers = like.restricted({each.module: each.stored for each in layers.targets})
         self.layers: Layers = layers
         for target in self.layers.targets:
+            self._check_shapes(target)
+        self._check_groups()
+        for target in self.layers.targets:
             self._check(target)
         self.config: dict[str, Any] = dict(source.config)
         """``config.json`` of the result."""
@@ -65,7 +73,7 @@ class Quantization:
                 embeddings.check(source.quantized(section))
             self.config["quantization_config"] = section
 
-    def _check(self, target: Target) -> None:
+    def _check_shapes(self, target: Target) -> None:
         for tensor in tensors(target.source):
             shape = self.source.shapes.get(tensor.name)
             if shape is None:
@@ -78,14 +86,9 @@ class Quantization:
                     f"{tensor.name} has shape {list(shape)}, and config.json asks for "
                     f"{list(tensor.shape)}; take both from one checkpoint"
                 )
+
+    def _check(self, target: Target) -> None:
         k = target.shape[1]
-        size = self.method.form.group_size
-        if size is not None and k % size:
-            fitting = [f"--group-size {each}" for each in GROUP_SIZES if k % each == 0]
-            raise ConfigError(
-                f"{target.module} has {k} columns, which are no whole groups of {size}; take "
-                f"{' or '.join([*fitting, '--group-size row'])}"
-            )
         if isinstance(self.method, Magnitude | SparseGpt) and k % OF:
             raise ConfigError(
                 f"{target.module} has {k} columns, which are no whole groups of {OF}; 2:4 sparsity "
@@ -101,6 +104,22 @@ class Quantization:
                 f"--method {self.method.name} does not know what {target.module} multiplies; take "
                 "--method rtn"
             )
+
+    def _check_groups(self) -> None:
+        size = self.method.form.group_size
+        columns: dict[int, str] = {}
+        for target in self.layers.targets:
+            columns.setdefault(target.shape[1], target.module)
+        for k, module in columns.items():
+            if size is not None and k % size:
+                fitting = [n for n in GROUP_SIZES if all(each % n == 0 for each in columns)]
+                taken = [*(f"--group-size {each}" for each in fitting), "--group-size row"]
+                if not isinstance(self.method.form, Integers | MixedIntegers):
+                    taken = ["another --method"]
+                raise ConfigError(
+                    f"{module} has {k} columns, which are no whole groups of {size}; take "
+                    f"{' or '.join(taken)}"
+                )
 
     def _floats(self, left: Sequence[str]) -> list[str]:
         """The modules with matrices that stay as they are, for readers that would expect all to be
@@ -118,10 +137,18 @@ class Quantization:
     @property
     def notes(self) -> tuple[str, ...]:
         """What users should know of who reads the result, a line each."""
+        found: list[str] = []
+        if isinstance(self.method.form, Bnb4) and any(
+            target.shape[1] % 16 == 0 and target.shape[1] % BLOCK for target in self.layers.targets
+        ):
+            found.append(
+                f"a matrix has rows that are no whole number of {BLOCK} columns, of which "
+                "bitsandbytes (0.50) computes other values on CPUs with AVX-512, also of those "
+                "that it has made itself; it reads them right elsewhere"
+            )
         method = self.config.get("quantization_config", {}).get("quant_method")
         if method != COMPRESSED_TENSORS:
-            return ()
-        found: list[str] = []
+            return tuple(found)
         if any(any(transposed(target.source)) for target in self.layers.targets):
             found.append(
                 "the original has matrices transposed, of which other engines do not find what "
@@ -132,6 +159,13 @@ class Quantization:
             found.append(
                 "compressed-tensors reads no order of columns since its version 0.20; take "
                 "--act-order static for it, or --format gptq"
+            )
+        of_experts = any(".experts." in target.module for target in self.layers.targets)
+        if of_experts and isinstance(self.method.form, Nvfp4):
+            found.append(
+                "transformers (5.23) leaves the factors of experts' NVFP4 matrices out, and "
+                "computes other values without a word; give it another format, or what "
+                "compressed-tensors itself decodes"
             )
         return tuple(found)
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.engine.piece_run import Bind, PieceRun
+from penstock.errors import WeightError
 from penstock.plan.ops import BufferName
 from penstock.quantize.changed import Changed, balance
 from penstock.quantize.fine_tuning import FineTuning, Outcome, fine_tuned, kept_of, require_alone
@@ -132,18 +133,23 @@ def _rest(work: Work) -> list[str]:
     return [name for name in work.source.tensors if name not in owned]
 
 
+def source_files(folder: Path) -> list[str]:
+    """The files of a checkpoint's weights, as a record names them. Raises WeightError."""
+    files = weight_files(folder)
+    return [f"{each.name}: {each.bytes} bytes, {each.digest}" for each in files]
+
+
 def record_of(
     work: Work, settings: Mapping[str, object], tuning: FineTuning | None = None
 ) -> dict[str, object]:
     """What a checkpoint is made of, and by which ``settings``: where this is the same, so are its
     bytes. Raises WeightError."""
-    files = weight_files(work.source.folder)
     trained = {} if tuning is None else {"fine_tune_text": tuning.text.source}
     return {
         **trained,
         **settings,
         "penstock": __version__,
-        "source": [f"{each.name}: {each.bytes} bytes, {each.digest}" for each in files],
+        "source": source_files(work.source.folder),
         "config": hashlib.sha256(json.dumps(work.config).encode()).hexdigest(),
         "calibration": None if work.samples is None else work.samples.source,
     }
@@ -185,7 +191,12 @@ class _Run:
             first, share = number / len(passes), 1 / len(passes)
             hessians: dict[str, Hessian] = {}
             if self._calibrated:
-                hessians = self._measured(index, inputs, first, share)
+                try:
+                    hessians = self._measured(index, inputs, first, share)
+                except WeightError:  # of what a matrix made, which may have made it so
+                    for target in layer.targets:
+                        require_finite(changed.matrix(target), target.name)
+                    raise
                 if number == 0:
                     hessians = balance(layer, work.method, changed, hessians)
                 first, share = (READING + ROUNDING) * first, ROUNDING * share

@@ -57,7 +57,8 @@ def draw(
     own = length - len(prefix)
     ids = tokenizer.encode(text, add_special_tokens=False, parse_special=False)
     ids = ids[: _end(len(ids), held_out)]
-    if own < 1 or len(ids) < 2 * own:
+    _require_own(own, length)
+    if len(ids) < 2 * own:
         raise ConfigError(
             f"--calibration {name} has {len(ids)} tokens, and samples of {length} want twice that "
             "at least; give a longer text, or a smaller --sample-length"
@@ -71,6 +72,15 @@ def draw(
         f"tokens with SHA-256 {digest}; SHA-256 of their ids {of_ids}"
     )
     return Samples(windows, source)
+
+
+def _require_own(own: int, length: int) -> None:
+    """Raise ConfigError where nothing of a sample is left for the text."""
+    if own < 1:
+        raise ConfigError(
+            f"--sample-length {length}: a sample begins with {length - own} tokens that the model "
+            "expects first, and has none of the text; take more"
+        )
 
 
 def _end(count: int, held_out: float) -> int:
@@ -119,7 +129,8 @@ def training_text(
     ids = tokenizer.encode(text, add_special_tokens=False, parse_special=False)
     end = _end(len(ids), HELD_OUT)
     behind = ids[end:]
-    if own < 1 or len(behind) < own:
+    _require_own(own, length)
+    if len(behind) < own:
         raise ConfigError(
             f"--calibration {name} has {len(ids)} tokens, of which --fine-tune holds out a tenth, "
             f"less than a sample of {length}; give a longer text, or a smaller --sample-length"

@@ -25,6 +25,7 @@ FIGURES: Final = "sensitivity"
 TUNED: Final = "fine_tuning"
 """Another: what training after rounding has gained."""
 
+_CONFIG: Final = "config"
 _SUFFIX: Final = ".partial"
 _COPIED: Final = (".json", ".jinja", ".model", ".txt", ".md", ".py", ".tiktoken", ".spm", "")
 """What the names of files end with that a checkpoint has besides weights: of tokenizers, chat
@@ -47,10 +48,12 @@ def beside_weights(folder: Path) -> list[Path]:
 
 
 def differing(before: Mapping[str, object], record: Mapping[str, object]) -> list[str]:
-    """The entries in which two records are not the same, of those that are made first."""
+    """The entries in which two records are not the same, of those that are made first. What
+    ``config.json`` says is among them only where none of those that it depends on is."""
     own = json.loads(json.dumps(record))
     keys = sorted({*before, *own} - {FIGURES, TUNED})
-    return [key for key in keys if before.get(key) != own.get(key)]
+    found = [key for key in keys if before.get(key) != own.get(key)]
+    return [key for key in found if key != _CONFIG] or found
 
 
 class Unfinished:
@@ -77,7 +80,7 @@ class Unfinished:
             self.folder.mkdir(exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"--out {out}: cannot make {self.folder}: {error.strerror}"
+                f"--out {out}: cannot make {self.folder}: {error.strerror}; name a folder elsewhere"
             ) from error
         self._lock = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
         try:

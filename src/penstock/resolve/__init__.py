@@ -5,6 +5,7 @@ and of what was decided before it, and returns a frozen record of its values, wi
 each::
 
     decide_ranks           ranks.py         processes that share every layer
+    decide_adapters        adapters.py      room for low-rank adapters
     decide_backend         backend.py       the backend, and on which GPU
     decide_quantization    quantization.py  the schemes of the model's matrices
     decide_calibration     calibration.py   whether a text says how matrices are rounded
@@ -13,6 +14,7 @@ each::
     decide_lengths         lengths.py       how long prompts and answers may be
     decide_plans           plans.py         the fused plans of the model and of its draft
     decide_memory          memory.py        the KV cache, and how long a sequence may become
+    decide_kv_disk         kv_disk.py       the disk below the KV cache
     decide_sampling        sampling.py      sampling options of requests that leave them out
     decide_artifacts       backend.py       the folder of packed weights
 

@@ -10,6 +10,7 @@ from penstock.backends.registry import choose_backend
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
 from penstock.plan.lower import lower
+from penstock.resolve.adapters import only_plain
 from penstock.resolve.inputs import Inputs, Reasons, model_types, reason
 from penstock.resolve.quantization import as_read
 from penstock.resolve.ranks import only_alone
@@ -52,6 +53,7 @@ def decide_backend(inputs: Inputs) -> BackendDecision:
 
     def obstacle(candidate: Backend) -> Obstacle | None:
         alone = only_alone(config, candidate, inputs.hardware, drafts)
+        alone = alone or only_plain(config, candidate)
         if alone is not None:
             return alone
         # What a backend lacks does not depend on how it rounds weights: any plan can be asked.
@@ -70,7 +72,7 @@ def decide_backend(inputs: Inputs) -> BackendDecision:
 
     choice = choose_backend(config.backend, inputs.hardware, obstacle)
     alone = only_alone(config, choice.backend, inputs.hardware, drafts)
-    alone = alone or only_whole(config, choice.backend)
+    alone = alone or only_whole(config, choice.backend) or only_plain(config, choice.backend)
     if alone is not None:
         raise ConfigError(str(alone))
     choice.backend.check_deterministic(config.deterministic)

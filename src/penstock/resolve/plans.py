@@ -10,9 +10,11 @@ from penstock.backends.backend import Backend
 from penstock.cache.geometry import BLOCK_SIZE, sequence_blocks, window_blocks
 from penstock.config import EngineConfig, rows_per_sequence
 from penstock.errors import ConfigError, PositionsError
+from penstock.interface.adapters import AdapterSlots
 from penstock.memory_budget import KEPT_STATES, Served
 from penstock.models.rope import longrope_notes
 from penstock.models.spec import ModelSpec
+from penstock.plan.adapt import adapt
 from penstock.plan.balance import balance
 from penstock.plan.fuse import fuse
 from penstock.plan.key_columns import key_columns
@@ -57,12 +59,13 @@ def decide_plans(
     calibration: CalibrationDecision,
     lengths: LengthDecision,
     pipeline: StagesDecision,
+    adapters: AdapterSlots | None = None,
 ) -> PlanDecision:
     """Return the plans of the model, fused and balanced, and of its draft, fused; the backend runs
     both.
 
     ``calibration``: what of the model is measured before its weights are read. ``pipeline``: the
-    stages that are asked for.
+    stages that are asked for. ``adapters``: the room for these, if any.
     """
     config, spec, draft = inputs.config, inputs.spec, inputs.draft
     context, max_len = lengths.context, lengths.longest
@@ -89,7 +92,10 @@ def decide_plans(
         )
 
     def fused(primitive: Plan) -> Plan:
-        whole = replace(balance(fuse(primitive), calibration.matrices), max_positions=max_len)
+        whole = balance(fuse(primitive), calibration.matrices)
+        if adapters is not None:
+            whole = adapt(whole, adapters)
+        whole = replace(whole, max_positions=max_len)
         if not calibration.keys:
             return whole
         return replace(whole, key_columns=key_columns(whole.ops, whole.kv_layers))

@@ -14,7 +14,6 @@ from penstock.models.spec import ModelSpec
 from penstock.quant.choice import choose
 from penstock.quant.scheme import (
     READ_WHOLE,
-    SPARSE,
     BlockScheme,
     CodebookScheme,
     GroupScheme,
@@ -113,7 +112,7 @@ def _read_by(
 ) -> QuantizedFormat | None:
     if own is None:
         return None
-    formats = backend.block_formats | ({SPARSE} if backend.holds_sparse() else set())
+    formats = backend.block_formats | backend.sparse_formats()
     if config.tensor_parallel > 1:  # a rank has some rows
         formats -= READ_WHOLE
     return own.limited(formats, rounded=config.quantization != "none")

@@ -12,9 +12,11 @@ from penstock.hardware import Hardware
 from penstock.models.spec import ModelSpec
 from penstock.plan.plan import Plan
 from penstock.plan.stages import Stage
+from penstock.resolve.adapters import decide_adapters
 from penstock.resolve.backend import decide_artifacts, decide_backend, decide_threads
 from penstock.resolve.calibration import decide_calibration
 from penstock.resolve.inputs import Inputs, Reasons, check_options, reason
+from penstock.resolve.kv_disk import decide_kv_disk
 from penstock.resolve.lengths import decide_lengths
 from penstock.resolve.memory import decide_memory
 from penstock.resolve.plans import decide_plans
@@ -64,6 +66,7 @@ def resolve(
     check_options(inputs)
     ranks = decide_ranks(config)
     pipeline = decide_stages(config)
+    adapters = decide_adapters(config)
     chosen = decide_backend(inputs)
     backend = chosen.backend
     quantization = decide_quantization(inputs, backend)
@@ -76,15 +79,18 @@ def resolve(
     limits = decide_step_limits(config, backend.defaults)
     lengths = decide_lengths(config, spec)
     plans = decide_plans(
-        inputs, backend, quantization.schemes, limits, calibration, lengths, pipeline
+        *(inputs, backend, quantization.schemes, limits, calibration, lengths, pipeline),
+        adapters.slots,
     )
     memory = decide_memory(inputs, chosen, quantization.schemes, plans, lengths)
     speculation = _check_speculation(config)
+    kv_disk = decide_kv_disk(config)
     sampling = decide_sampling(inputs)
     artifacts = decide_artifacts(config, backend)
     reasons = {"dtype": reason(config.dtype, _dtype_reason(spec))}
     for decision in (
-        *(chosen, quantization, calibration, compute, ranks, pipeline, limits, memory, lengths),
+        *(chosen, quantization, calibration, compute, ranks, pipeline, limits, adapters, memory),
+        lengths,
     ):
         reasons.update(decision.reasons)
     threads, weights = compute.threads, quantization.weights
@@ -109,6 +115,9 @@ def resolve(
         tensor_parallel=ranks.world,
         pipeline_parallel=pipeline.count,
         pipeline_stages=pipeline.addresses,
+        max_loras=adapters.count,
+        max_lora_rank=adapters.rank,
+        lora_modules=dict(adapters.modules),
         deterministic=config.deterministic,
         max_model_len=memory.max_model_len,
         max_input_len=config.max_input_len,
@@ -127,7 +136,14 @@ def resolve(
         artifact_dir=artifacts.folder,
         sampling_defaults=sampling.defaults,
         seed=config.seed,
-        reasons={**reasons, **speculation, **sampling.reasons, **artifacts.reasons},
+        kv_disk=kv_disk.disk,
+        reasons={
+            **reasons,
+            **kv_disk.reasons,
+            **speculation,
+            **sampling.reasons,
+            **artifacts.reasons,
+        },
         notes=(*spec.notes, *notes, *plans.notes, *quantization.notes),
     )
     use = use_of_profile(config, resolved, spec, plans.target.plan, hardware)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -13,42 +14,32 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from penstock.router.asked import Asked, Body, text_of
-from penstock.router.exchange import Headers, Timeouts, UpstreamError
+from penstock.router.asked import Asked, Body
 from penstock.router.fleet import Fleet
 from penstock.router.fleet_page import PAGE, fleet_page
 from penstock.router.fleet_status import fleet_status
 from penstock.router.headers import came_by, via
+from penstock.router.lists import LISTINGS, Listing, listed
 from penstock.router.metrics import render
-from penstock.router.prompts import KEYED, Prompts
-from penstock.router.reading import read, said
+from penstock.router.paths import CHANGES, JSON_PATHS, PASSED_ON, model_asked, names_meant
+from penstock.router.prompts import Prompts
 from penstock.router.relay import Relay
-from penstock.router.replica import Replica
-from penstock.server.body_memory import BODIES_BYTES, BodyMemory
+from penstock.server.body_memory import BODIES_BYTES, BodyMemory, Share
+from penstock.server.error_forms import error_form
 from penstock.server.errors import RETRY_AFTER_S, ApiError, unavailable
 from penstock.server.gate import Gate
 from penstock.server.http_app import answered, cors, http_errors
 from penstock.server.metrics import CONTENT_TYPE
 from penstock.server.open_requests import TIMEOUT, OpenRequest, OpenRequests
-from penstock.server.read_body import read_any_body, read_body
+from penstock.server.read_body import Reader, read_any_body, read_body
 from penstock.server.sites import SiteCheck
-from penstock.server.sse import unless_ended
 
 SESSION: Final = "x-session-id"
-_JSON_PATHS: Final = (*KEYED, "/v1/embeddings")
-_ASKED_WITH: Final = (b"authorization", b"x-api-key", b"api-key", b"via")
-"""The headers with which the list of models is asked for."""
-_PATIENCE: Final = Timeouts(connect=2.0, head=5.0, idle=5.0)
-_MAX_LIST: Final = 4 << 20
 _METHODS: Final = ("GET", "POST", "DELETE")
 _THERE_IS: Final = (
-    "; the router passes on /v1/..., /tokenize and /detokenize, and has /health, /ready, /metrics "
-    "and /fleet"
+    "; the router passes on requests for answers in every dialect (/v1/..., /api/..., /v2/..., "
+    "/completion, /generate and others), and has /health, /ready, /metrics and /fleet"
 )
-
-
-class _List(msgspec.Struct):
-    data: list[dict[str, Any]]
 
 
 class Handlers:
@@ -67,15 +58,15 @@ class Handlers:
         opened = OpenRequest.of(request.scope)
         self._check_loop(request)
         self._requests.begin_work(opened, request.headers.get(TIMEOUT))
-        options, path = self._fleet.options, request.scope["path"]
+        path = request.scope["path"]
         if not {".", ".."}.isdisjoint(path.split("/")):
             raise ApiError(400, f"the path {path} has segments of dots; write where it leads to")
         share = self._memory.share()
         opened.on_leave = share.give_back  # a body is kept until its request is answered
-        read = read_body if path in _JSON_PATHS else read_any_body
-        data = await read(request, options.max_body_bytes, options.body_timeout_s, share)
-        is_json = bool(data) and "json" in request.headers.get("content-type", "")
-        body = Body.of(data) if is_json else None
+        read = read_body if path in JSON_PATHS else read_any_body
+        data = await self._read(request, read, share)
+        body = Body.of(data) if data.lstrip().startswith(b"{") else None
+        model = model_asked(path, request.scope["query_string"], body)
         session = None if body is None else body.session
         asked = Asked(
             method="GET" if request.method == "HEAD" else request.method,
@@ -84,46 +75,34 @@ class Handlers:
             headers=request.scope["headers"],
             data=data,
             body=body,
-            model=_model_in(path) if body is None else text_of(body.model),
+            model=None if model is None else self._fleet.known_as(names_meant(path, model)),
             session=request.headers.get(SESSION) or session,
         )
         return Relay(request, asked, self._fleet, self._prompts)
 
-    async def models(self, request: Request) -> Response:
-        """The models of all replicas, each once."""
+    async def listed(self, listing: Listing, request: Request) -> Response:
+        """What all replicas list, each entry once."""
         self._check_loop(request)
-        own = via(self._fleet.name)
-        headers = [*((n, v) for n, v in request.scope["headers"] if n in _ASKED_WITH), own]
         replicas = self._fleet.of(self._fleet.ready(None))
         if not replicas:
             raise self._nobody()
-        asking = asyncio.gather(*(_models(replica, headers) for replica in replicas))
+        body = b""
+        if listing.method == "POST":
+            with self._memory.share() as share:
+                body = await self._read(request, read_any_body, share)
+        return await listed(listing, request, body, replicas, via(self._fleet.name))
 
-        async def answers() -> list[tuple[int, bytes]]:
-            return await asking
+    async def changed(self, request: Request) -> Response:
+        """Refuse what changes the models of a server."""
+        raise ApiError(
+            400,
+            f"{request.url.path} changes the models of one server, and here are several; ask each "
+            "of them itself",
+        )
 
-        found: dict[str, dict[str, Any]] = {}
-        listed = False
-        refusal: tuple[int, bytes] | None = None
-        troubles = []
-        asked = await unless_ended(request, request.receive, answers())
-        for replica, (status, data) in zip(replicas, asked, strict=True):
-            cards = read(data, _List) if status == 200 else None
-            if cards is not None:
-                listed = True
-                for card in cards.data:
-                    found.setdefault(str(card.get("id")), card)
-            elif status in (401, 403):
-                refusal = refusal or (status, data)
-            else:
-                troubles.append(f"{replica.url}: {_why(status, data)}")
-        if not listed and refusal is not None:
-            return Response(refusal[1], refusal[0], media_type="application/json")
-        if not listed:
-            why = f"no replica lists its models: {'; '.join(troubles)}"
-            raise unavailable(why, "no_models", RETRY_AFTER_S)
-        cards_of_all = [found[name] for name in sorted(found)]
-        return _json({"object": "list", "data": cards_of_all})
+    async def _read(self, request: Request, read: Reader, share: Share) -> bytes:
+        options = self._fleet.options
+        return await read(request, options.max_body_bytes, options.body_timeout_s, share)
 
     async def health(self, request: Request) -> Response:
         """Whether this process is alive, which the answer itself shows."""
@@ -184,20 +163,28 @@ def build_app(fleet: Fleet, requests: OpenRequests) -> ASGIApp:
         Route("/", _to_page, methods=["GET"]),
         Route(f"{PAGE}/status", answered(handlers.status), methods=["GET"]),
         *(Route(path, page.answer, methods=["GET"]) for path in page.paths),
-        Route("/v1/models", answered(handlers.models), methods=["GET"]),
-        Route("/v1/{rest:path}", answered(handlers.relay), methods=_METHODS),
-        Route("/tokenize", answered(handlers.relay), methods=["POST"]),
-        Route("/detokenize", answered(handlers.relay), methods=["POST"]),
+        *(
+            Route(each.path, _in_form(partial(handlers.listed, each)), methods=[each.method])
+            for each in LISTINGS
+        ),
+        *(Route(path, _in_form(handlers.changed), methods=["POST", "DELETE"]) for path in CHANGES),
+        *(
+            Route(path, _in_form(handlers.relay), methods=methods)
+            for path, methods in PASSED_ON.items()
+        ),
     ]
     app = Starlette(middleware=middleware, routes=routes, exception_handlers=http_errors(_THERE_IS))
     app.router.redirect_slashes = False  # it would send /v1 to /v1/
     return app
 
 
-def _model_in(path: str) -> str | None:
-    """The model that a path of its card names."""
-    before, _, name = path.partition("/v1/models/")
-    return name if name and not before else None
+def _in_form(handler: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Any]]:
+    """``handler``, whose errors have the form of the dialect of their path."""
+
+    async def answer(request: Request) -> Any:
+        return await answered(handler, error_form(request.scope["path"]).body)(request)
+
+    return answer
 
 
 async def _to_page(request: Request) -> Response:
@@ -208,21 +195,6 @@ def _target(request: Request) -> str:
     path: bytes = request.scope["raw_path"]
     query: bytes = request.scope["query_string"]
     return (path + b"?" + query if query else path).decode("latin-1")
-
-
-async def _models(replica: Replica, headers: Headers) -> tuple[int, bytes]:
-    """Status and body; status 0, and why there is none."""
-    try:
-        return await replica.pool.fetch("GET", "/v1/models", headers, b"", _PATIENCE, _MAX_LIST)
-    except UpstreamError as error:
-        return 0, str(error).encode()
-
-
-def _why(status: int, data: bytes) -> str:
-    """Why a replica lists no models."""
-    if status == 200:
-        return "what it answers is no list of models"
-    return data.decode() if not status else said(data) or f"status {status}"
 
 
 def _json(value: object) -> Response:

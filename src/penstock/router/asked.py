@@ -16,18 +16,30 @@ class Body(msgspec.Struct):
     """What the router reads of a JSON object, each field as it is written, or nothing.
 
     What is of another type than it should be is for a replica to say something about, and the rest
-    is read all the same.
+    is read all the same. The fields are those of all dialects: one name has one meaning in those
+    that have it.
     """
 
     model: msgspec.Raw = _NONE
+    name: msgspec.Raw = _NONE
     stream: msgspec.Raw = _NONE
     seed: msgspec.Raw = _NONE
+    random_seed: msgspec.Raw = _NONE
+    options: msgspec.Raw = _NONE
+    parameters: msgspec.Raw = _NONE
+    sampling_parameters: msgspec.Raw = _NONE
     tools: msgspec.Raw = _NONE
     instructions: msgspec.Raw = _NONE
     system: msgspec.Raw = _NONE
     prompt: msgspec.Raw = _NONE
     messages: msgspec.Raw = _NONE
     input: msgspec.Raw = _NONE
+    inputs: msgspec.Raw = _NONE
+    text_input: msgspec.Raw = _NONE
+    input_extra: msgspec.Raw = _NONE
+    input_prefix: msgspec.Raw = _NONE
+    input_suffix: msgspec.Raw = _NONE
+    suffix: msgspec.Raw = _NONE
     cache_salt: msgspec.Raw = _NONE
     prompt_cache_key: msgspec.Raw = _NONE
     safety_identifier: msgspec.Raw = _NONE
@@ -39,15 +51,6 @@ class Body(msgspec.Struct):
         return read(data, cls)
 
     @property
-    def streams(self) -> bool:
-        return bytes(self.stream) == b"true"
-
-    @property
-    def has_seed(self) -> bool:
-        """Whether it says anything about a seed but null."""
-        return bytes(self.seed) not in (b"", b"null")
-
-    @property
     def session(self) -> str | None:
         """What the client names the conversation by, or the user."""
         names = (self.prompt_cache_key, self.safety_identifier, self.user)
@@ -56,24 +59,14 @@ class Body(msgspec.Struct):
     @property
     def prompt_parts(self) -> tuple[msgspec.Raw, ...]:
         """What its prompt is made of, in the order in which templates write it."""
-        texts = self.instructions, self.system, self.prompt, self.messages, self.input
-        return self.tools, *texts
+        texts = self.instructions, self.system, self.prompt, self.messages, self.input, self.suffix
+        gap = self.input_extra, self.input_prefix, self.input_suffix
+        return self.tools, *texts, self.inputs, self.text_input, *gap
 
 
 def text_of(raw: msgspec.Raw) -> str | None:
     """The text that JSON holds; None for anything else."""
     return read(raw, str)
-
-
-def with_seed(data: bytes, body: Body, seed: int) -> bytes:
-    """``data``, of which ``body`` was read and which has no seed, with one; all else stays as it
-    is, byte by byte."""
-    if bytes(body.seed):  # it is null
-        fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-        return msgspec.json.encode({**fields, "seed": seed})
-    at = data.index(b"{") + 1
-    comma = b"" if data[at:].lstrip(b" \t\r\n").startswith(b"}") else b","
-    return b'%b"seed":%d%b%b' % (data[:at], seed, comma, data[at:])
 
 
 @dataclass(frozen=True)
@@ -91,7 +84,3 @@ class Asked:
     model: str | None
     """The model that it is for; None where it names none."""
     session: str | None
-
-    @property
-    def streams(self) -> bool:
-        return self.body is not None and self.body.streams

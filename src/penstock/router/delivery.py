@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock.errors import PenstockError
 from penstock.router.exchange import EndedError, Exchange, UpstreamError
 from penstock.router.reading import said
-from penstock.router.resume import ChoiceStream, Stream, datas
-from penstock.router.resume_messages import MessageStream
-from penstock.router.resume_responses import ResponseStream
-from penstock.server.anthropic import errors as anthropic_errors
-from penstock.server.anthropic.paths import MESSAGES
+from penstock.router.resume.framing import Framing, framing_of
+from penstock.router.resume.stream import Stream
 from penstock.server.connection import PieceWriter
+from penstock.server.error_forms import error_form
 from penstock.server.errors import ApiError
-from penstock.server.sse import error_event, event
 
-_RESPONSES: Final = "/v1/responses"
-RESUMED: Final[Mapping[str, Callable[[], Stream]]] = {
-    "/v1/completions": ChoiceStream,
-    "/v1/chat/completions": ChoiceStream,
-    _RESPONSES: ResponseStream,
-    MESSAGES: MessageStream,
-}
-"""Paths whose streams can be continued by another replica."""
 WHOLE_BYTES: Final = 8 << 20
 """Answers without a stream of up to so many bytes are read to the end before they are passed on, so
 that one that breaks off can be asked for elsewhere."""
 _MAX_EVENT: Final = 64 << 20
 """Bytes of an event of one of our servers, which is kept until it is whole."""
-_ERRORS: Final = (b'data: {"error"', b'data: {"type":"error"')
+_ERRORS: Final = (b'{"error"', b'{"type":"error"')
 """What errors within a stream begin with, as Penstock's servers write them."""
-_ENGINE_DIED: Final = b'"code":"engine_dead"'
+_ENGINE_DIED: Final = b'":"engine_dead"'
 _ENDED: Final = (
     _ENGINE_DIED,
-    *(b'"code":"shutting_down"', b'"code":"not_ready"', b'"code":"worker_unavailable"'),
+    *(b'":"shutting_down"', b'":"not_ready"', b'":"worker_unavailable"'),
 )
-"""Errors within a stream by which a replica says that it cannot go on, and others may."""
+"""What is in errors within a stream by which a replica says that it cannot go on, and others
+may. The quotes are no text's: there they would be escaped."""
 
 Began = Callable[[], None]
 
@@ -73,10 +62,11 @@ class Delivery:
     """
 
     def __init__(self, path: str, scope: Scope, send: Send) -> None:
-        self._path = path
         self._scope = scope
         self._send = send
-        self._is_event_stream = False
+        self._form = error_form(path)
+        self._framing: Framing | None = None
+        """How the answer is cut into events; None: it is no stream."""
         self._stream: Stream | None = None
         """What the client has, where another replica may continue it."""
         self._resumes = False
@@ -95,19 +85,26 @@ class Delivery:
             self._resumes = True
             self._stream.begin()
 
-    async def pass_on(self, exchange: Exchange, head: Head, by_events: bool, began: Began) -> None:
+    def takes(self, exchange: Exchange) -> bool:
+        """Whether an answer is what a client can be given that has the beginning of one."""
+        framing = framing_of(exchange.content_type)
+        return exchange.status == 200 and framing is not None and framing is self._framing
+
+    async def pass_on(
+        self, exchange: Exchange, head: Head, stream: Callable[[], Stream] | None, began: Began
+    ) -> None:
         """Pass a replica's answer on, to its end; of a stream that was begun only what the client
-        lacks. ``by_events``: it is one that another replica may go on with. ``began`` is called
-        once the first of its body is there.
+        lacks. ``stream``: it is one that another replica may go on with. ``began`` is called once
+        the first of its body is there.
 
         Raises UpstreamError and DivergedError.
         """
-        if exchange.is_event_stream:
-            self._is_event_stream = True
-            if by_events:
-                await self._pass_events(exchange, head, began)
-                return
-        await self._pass_bytes(exchange, head, began)
+        self._framing = framing_of(exchange.content_type)
+        if stream is None or self._framing is None:
+            await self._pass_bytes(exchange, head, began)
+            return
+        self._stream = self._stream or stream()
+        await self._pass_events(exchange, head, self._stream, began)
 
     async def pass_refusal(self, refusal: RefusedError) -> None:
         await self._start(refusal.head, len(refusal.body))
@@ -117,32 +114,22 @@ class Delivery:
         """Tell the client why there is no answer, or no more of it. Raises OSError where nothing
         can be told any more, and the connection should be cut."""
         if not self.started:
-            body = anthropic_errors.body(failure) if self._path == MESSAGES else failure.json()
-            await failure.response(body)(self._scope, receive, self._send)
+            answer = failure.response(self._form.body(failure))
+            await answer(self._scope, receive, self._send)
             return
-        if not self._is_event_stream:
+        if self._framing is None:
             raise OSError(str(failure))  # what was announced does not come
         # What came last may be half an event.
-        lead = b"" if self._stream is not None else b"\n\n"
-        last = lead + self._error_event(failure)
+        lead = b"" if self._stream is not None else self._framing.end
+        last = lead + self._form.last(failure)
         await self._send({"type": "http.response.body", "body": last, "more_body": True})
         await self._end()
-
-    def _error_event(self, failure: ApiError) -> bytes:
-        """The event that says why a stream ends early, as its dialect has it."""
-        if self._path == MESSAGES:
-            return anthropic_errors.event(failure)
-        if self._path != _RESPONSES:
-            return error_event(failure)
-        said = failure.body.error
-        told = {"type": "error", "code": said.code, "message": said.message, "param": None}
-        return event(msgspec.json.encode(told))
 
     async def _pass_bytes(self, exchange: Exchange, head: Head, began: Began) -> None:
         """Pass an answer on as it comes, but a document in one piece."""
         length = exchange.length
         is_document = length is not None or exchange.content_type.startswith("application/json")
-        if is_document and not self._is_event_stream and (length or 0) <= WHOLE_BYTES:
+        if is_document and self._framing is None and (length or 0) <= WHOLE_BYTES:
             data = await exchange.read_some(WHOLE_BYTES)
             if exchange.whole:
                 length = len(data)
@@ -157,26 +144,28 @@ class Delivery:
             data = await exchange.read()
         await self._end()
 
-    async def _pass_events(self, exchange: Exchange, head: Head, began: Began) -> None:
+    async def _pass_events(
+        self, exchange: Exchange, head: Head, stream: Stream, began: Began
+    ) -> None:
         """Pass a stream of one of our servers on by whole events, so that another one can go on
         behind any of them."""
         write = _writer(self._scope, self._send)
-        stream = self._stream = self._stream or RESUMED[self._path]()
+        framing = stream.framing
         waiting = b""
         while data := await exchange.read():
             began()
             waiting += data
-            end = waiting.rfind(b"\n\n") + 2
-            if end < 2:
+            end = framing.whole(waiting)
+            if not end:
                 if len(waiting) > _MAX_EVENT:
                     raise UpstreamError("body", f"an event of more than {_MAX_EVENT >> 20} MiB")
                 continue
             events, waiting = waiting[:end], waiting[end:]
-            failed = any(error in events for error in _ERRORS)
-            if failed:
-                _check_stays(events)
+            failure = max(framing.find(events, error) for error in _ERRORS)
+            if failure >= 0:
+                _check_stays(next(framing.datas(events[failure:])))
             if self._resumes:
-                rests = (stream.rest(each) for each in datas(events))
+                rests = (stream.rest(each) for each in framing.datas(events))
                 events = b"".join(rest for rest in rests if rest is not None)
             else:
                 stream.add(events)
@@ -186,9 +175,14 @@ class Delivery:
                 await self._start(head, None)
             await write(events)
             self.sent += len(events)
-            if failed or stream.is_over(events):
+            if failure >= 0 or stream.is_over(events):
                 await self._end()
                 return
+        if not waiting and stream.ended():
+            if not self.started:
+                await self._start(head, None)
+            await self._end()
+            return
         raise UpstreamError("body", "its stream ended before the answer did")
 
     async def _start(self, head: Head, length: int | None) -> None:
@@ -215,10 +209,9 @@ def _writer(scope: Scope, send: Send, chunked: bool = True) -> Callable[[bytes],
     return write
 
 
-def _check_stays(events: bytes) -> None:
-    """Raise UpstreamError for an error within a stream by which the replica says that it cannot go
-    on; others stay what they are wherever the request goes."""
-    if any(code in events for code in _ENDED):
-        at = min(events.find(error) for error in _ERRORS if error in events)
-        why = said(next(datas(events[at:])))
-        raise EndedError("body", f"it could not go on: {why}", blameless=_ENGINE_DIED not in events)
+def _check_stays(data: bytes) -> None:
+    """Raise UpstreamError for the data of an error within a stream by which the replica says that
+    it cannot go on; others stay what they are wherever the request goes."""
+    if any(code in data for code in _ENDED):
+        why = f"it could not go on: {said(data)}"
+        raise EndedError("body", why, blameless=_ENGINE_DIED not in data)

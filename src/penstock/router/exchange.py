@@ -90,10 +90,6 @@ class Exchange:
         self._head: asyncio.Future[None] = self._loop.create_future()
 
     @property
-    def is_event_stream(self) -> bool:
-        return self.content_type.startswith("text/event-stream")
-
-    @property
     def whole(self) -> bool:
         """Whether all of the answer has come."""
         return self._ended and self._failure is None

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from penstock.errors import ConfigError
 from penstock.router.options import RouterOptions
@@ -95,6 +95,11 @@ class Fleet:
         """All models that a replica which may be asked is known to serve."""
         found = [r.models for r in self.replicas if r.state in ("ready", "draining")]
         return sorted(set().union(*(models for models in found if models is not None)))
+
+    def known_as(self, names: Sequence[str]) -> str:
+        """Which of a model's ``names`` a replica serves it by; the first where none does."""
+        served = [r.models for r in self.replicas if r.models is not None]
+        return next((name for name in names if any(name in of for of in served)), names[0])
 
     def choose(self, query: Query, among: int) -> tuple[Replica, Choice]:
         """One of a set that is not empty."""

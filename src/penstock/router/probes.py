@@ -32,6 +32,11 @@ _log = logging.getLogger("penstock.router")
 
 class _Card(msgspec.Struct):
     id: str
+    aliases: msgspec.Raw = msgspec.Raw(b"null")
+
+    @property
+    def names(self) -> list[str]:
+        return [self.id, *(read(self.aliases, list[str]) or ())]
 
 
 class _Cards(msgspec.Struct):
@@ -114,7 +119,9 @@ class Prober:
         cards = read(body, _Cards) if status == 200 else None
         if status == 200 and cards is None:
             self._tell(f"{replica.url} does not list its models, and is asked for any")
-        replica.models = None if cards is None else frozenset(card.id for card in cards.data)
+        replica.models = (
+            None if cards is None else frozenset(name for card in cards.data for name in card.names)
+        )
         replica.is_doubted = False
         reports = False
         if replica.is_ours and key is None:

@@ -22,6 +22,7 @@ from msgspec import Meta
 from penstock.router.asked import Body, text_of
 from penstock.router.exchange import Headers, Timeouts
 from penstock.router.fleet import TEXT_TOKENS, Fleet
+from penstock.router.paths import keyed_as
 from penstock.router.reading import read
 from penstock.router.replica import LATE_S, Replica
 from penstock.routing.known import Turns
@@ -32,7 +33,6 @@ PIECE_BYTES: Final = 256
 _MOST_PIECES: Final = 4096
 """Pieces that are looked at: those of a MiB."""
 _BYTES_PER_TOKEN: Final = PIECE_BYTES // TEXT_TOKENS
-KEYED: Final = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
 _MOST_ASKED: Final = 2
 """Replicas that are asked for the keys of one prompt."""
 _MAX_KEYS: Final = 64 << 20
@@ -66,14 +66,16 @@ class Prompts:
         parts = body.prompt_parts
         size = sum(len(memoryview(part)) for part in parts)
         blocks, tokens = _NO_KEYS, max(size // _BYTES_PER_TOKEN, 1)
-        if reporting and path in KEYED and among.bit_count() > 1:
-            keys = await self._keys(self._in_turn(reporting), path, data)
+        keyed = keyed_as(path)
+        if reporting and keyed is not None and among.bit_count() > 1:
+            keys = await self._keys(self._in_turn(reporting), keyed, data)
             if keys is not None and keys.block_size > 0 and len(keys.keys) % KEY_BYTES == 0:
                 blocks = Chain(keys.keys, keys.block_size)
                 tokens = max(keys.prompt_tokens, blocks.tokens, 1)
         if reporting == among:
             return Query((blocks,), tokens, session)
-        salt = text_of(body.cache_salt) or ""
+        # Models, and adapters of one, have keys and values of their own.
+        salt = f"{text_of(body.model) or ''}\0{text_of(body.cache_salt) or ''}"
         pieces = Chain(pieces_of(b"".join(map(bytes, parts)), salt), TEXT_TOKENS)
         tokens = max(tokens, pieces.tokens)
         return Query((blocks, pieces), tokens, session)

@@ -11,14 +11,16 @@ from typing import Final
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from penstock.router.asked import Asked, with_seed
-from penstock.router.delivery import RESUMED, WHOLE_BYTES, Delivery, Head, RefusedError
+from penstock.router.asked import Asked
+from penstock.router.delivery import WHOLE_BYTES, Delivery, Head, RefusedError
 from penstock.router.exchange import EndedError, UpstreamError
 from penstock.router.fleet import Fleet
 from penstock.router.headers import passed_headers, sent_headers
 from penstock.router.prompts import Prompts
 from penstock.router.replica import Replica
-from penstock.router.resume import DivergedError
+from penstock.router.resume.dialects import streaming_at
+from penstock.router.resume.parts import DivergedError
+from penstock.router.resume.seeds import SeedPlace
 from penstock.router.tries import MOST_BROKEN, Tries
 from penstock.routing.query import Query
 from penstock.routing.router import Sent
@@ -48,6 +50,10 @@ class Relay:
         self._prompts = prompts
         self._opened = OpenRequest.of(request.scope)
         self._tries = Tries(fleet, asked.model)
+        streaming = streaming_at(asked.path)
+        asks = streaming is not None and asked.body is not None and streaming.asked_by(asked.body)
+        self._streaming = streaming if asks else None
+        """What it asks for that another replica may go on with."""
         self._seed: int | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -138,14 +144,14 @@ class Relay:
         and DivergedError."""
         asked = self._asked
         client = self._request.client
-        by_events = replica.is_ours and asked.streams and asked.path in RESUMED
+        streaming = self._streaming if replica.is_ours else None
         exchange = await replica.pool.exchange(
             asked.method,
             asked.target,
             sent_headers(
                 asked.headers, self._opened.id, client.host if client else None, self._fleet.name
             ),
-            self._data() if by_events else asked.data,
+            asked.data if streaming is None else self._data(streaming.seed),
             self._fleet.options.timeouts,
         )
         try:
@@ -154,23 +160,24 @@ class Relay:
                 replica.is_doubted = True
             if exchange.status in _ELSEWHERE:
                 raise RefusedError(head, await exchange.read_all(WHOLE_BYTES))
-            if delivery.started and not (exchange.status == 200 and exchange.is_event_stream):
+            if delivery.started and not delivery.takes(exchange):
                 said = (await exchange.read_all(WHOLE_BYTES))[:200]
                 raise UpstreamError("head", f"status {exchange.status}: {said!r}")
             router = self._fleet.router
-            await delivery.pass_on(exchange, head, by_events, lambda: router.prefilled(sent))
+            stream = None if streaming is None else streaming.stream
+            await delivery.pass_on(exchange, head, stream, lambda: router.prefilled(sent))
         finally:
             exchange.close()
 
-    def _data(self) -> bytes:
+    def _data(self, place: SeedPlace) -> bytes:
         """The body of a stream that may have to be made again: with a seed of ours, if it has
         none."""
         asked = self._asked
-        if asked.body is None or asked.body.has_seed:
+        if asked.body is None or place.is_given(asked.body):
             return asked.data
         if self._seed is None:
             self._seed = secrets.randbits(_SEED_BITS)
-        return with_seed(asked.data, asked.body, self._seed)
+        return place.put(asked.data, self._seed)
 
     def _nobody(self, delivery: Delivery) -> ApiError:
         """The error for a request that no replica is left for."""

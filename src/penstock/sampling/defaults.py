@@ -17,6 +17,7 @@ class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     top_p: float | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
+    repeat_last_n: int | None = None
     max_tokens: int | None = None
     """Unlike a request's own, it gives way where the context has not so much room."""
 

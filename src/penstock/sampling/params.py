@@ -15,6 +15,7 @@ from msgspec.structs import asdict, astuple, fields, force_setattr, replace
 from penstock.errors import RequestError, shown
 from penstock.grammar.spec import GrammarSpec, text_without
 from penstock.interface.token_ids import check_token_ids
+from penstock.sampling.beam_search import BeamSearch
 from penstock.sampling.keywords import VllmKeywords
 from penstock.sampling.ranges import MAX_INT64, Range
 
@@ -39,6 +40,7 @@ RANGES: Mapping[str, Range] = {
     "repetition_penalty": Range(0.0, MAX_MAGNITUDE, open_low=True),
     "presence_penalty": Range(-2.0, 2.0),
     "frequency_penalty": Range(-2.0, 2.0),
+    "repeat_last_n": Range(-1, MAX_INT64),
     "seed": Range(-(2**63), 2**64 - 1),
     "max_tokens": Range(1, MAX_INT64),
     "min_tokens": Range(0, MAX_INT64),
@@ -107,6 +109,13 @@ class SamplingParams(
             description="Is subtracted from a token's logit for each time that it is in the output."
         ),
     ] = 0.0
+    repeat_last_n: Annotated[
+        int | None,
+        Meta(
+            description="Makes all three penalties look at this many last tokens of prompt and "
+            "output together, as llama.cpp's do; -1 at all of them, and 0 turns penalties off."
+        ),
+    ] = None
     seed: Annotated[
         int | None,
         Meta(
@@ -178,6 +187,9 @@ class SamplingParams(
             "room for the output. Without it, a prompt that is too long is refused."
         ),
     ] = None
+    beam_search: BeamSearch | None = None
+    """Searches for the likeliest outputs in place of drawing some: ``n`` of its ``width`` beams are
+    returned, the best one first. Nothing is returned before the search is over."""
     grammar: GrammarSpec | None = None
     """What the output must be, as a whole. Tokens that end the sequence and have no text (ends of
     sequence, special ``stop_token_ids``) are allowed exactly where the output is complete; where
@@ -265,6 +277,8 @@ class SamplingParams(
         if vocab_size is not None:
             check_token_ids(self.logit_bias or (), vocab_size, "logit_bias")
             check_token_ids(self.stop_token_ids, vocab_size, "stop_token_ids")
+        if self.beam_search is not None:
+            self._check_beams(self.beam_search)
         if self.grammar is not None and not isinstance(self.grammar, GrammarSpec):
             raise RequestError(
                 f"grammar must be a GrammarSpec, not {type(self.grammar).__name__}", "grammar"
@@ -280,6 +294,11 @@ class SamplingParams(
         return asdict(self.clone())
 
     @property
+    def num_sequences(self) -> int:
+        """How many sequences run for the request."""
+        return self.n if self.beam_search is None else self.beam_search.width
+
+    @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
@@ -293,6 +312,29 @@ class SamplingParams(
         """The grammar that the output must be of: :attr:`grammar`, or any text without
         :attr:`bad_words`."""
         return text_without(self.bad_words) if self.bad_words else self.grammar
+
+    def _check_beams(self, search: BeamSearch) -> None:
+        """Raise RequestError unless the other options leave logits and texts as they are."""
+        if not isinstance(search, BeamSearch):
+            raise RequestError(
+                f"beam_search must be a BeamSearch, not {shown(search)}", "beam_search"
+            )
+        search.validate()
+        if self.n > search.width:
+            raise RequestError(
+                f"n ({self.n}) is more than the beams that there are ({search.width}); lower n or "
+                "raise the width",
+                "n",
+            )
+        if self.temperature not in (0.0, 1.0):
+            raise RequestError(
+                "a beam search draws nothing, so temperature has no effect; leave it out",
+                "temperature",
+            )
+        for name in _NO_BEAMS:
+            value = getattr(self, name)
+            if value not in (_DEFAULTS[name], None) and (name, value) != ("top_k", -1):
+                raise RequestError(f"{name} cannot go with a beam search; leave it out", name)
 
     def _check_allowed(self, vocab_size: int | None) -> None:
         allowed = self.allowed_token_ids
@@ -325,17 +367,26 @@ class SamplingParams(
 _FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens")
 _SCALARS = (*(name for name in RANGES if name != "logit_bias"), *_FLAGS)
 _MAY_BE_NONE = frozenset(
-    {"seed", "max_tokens", "logprobs", "prompt_logprobs", "truncate_prompt_tokens"}
+    {
+        *("repeat_last_n", "seed", "max_tokens", "logprobs", "prompt_logprobs"),
+        "truncate_prompt_tokens",
+    }
 )
 _DEFAULTS = {field.name: field.default for field in fields(SamplingParams)}
 _FIELDS = SamplingParams.__struct_fields__
 _LEADING = slice(min(map(_FIELDS.index, _MAY_BE_NONE)))
 """The first fields, none of which may be None: looking at a slice takes less time."""
 _others = attrgetter(*(n for n in _SCALARS if n not in _MAY_BE_NONE and n not in _FIELDS[_LEADING]))
+_NO_BEAMS = (
+    *("top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+    "repeat_last_n",
+    *("stop", "logit_bias", "allowed_token_ids", "bad_words", "grammar"),
+)
+"""Options that would change which continuations are the likeliest, or end their texts."""
 _PLAIN = frozenset({int, float, bool, type(None)})
 
 
-_USUAL = _PLAIN | {tuple, GrammarSpec}
+_USUAL = _PLAIN | {tuple, GrammarSpec, BeamSearch}
 
 
 def _plain(value: Any) -> Any:

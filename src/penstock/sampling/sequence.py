@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,8 +34,11 @@ class SequenceSampler:
         self._repetition = np.float32(params.repetition_penalty)
         self._frequency = np.float32(params.frequency_penalty)
         self._presence = np.float32(params.presence_penalty)
-        self._penalizes_seen = params.repetition_penalty != 1.0
-        self._penalizes_output = bool(params.frequency_penalty or params.presence_penalty)
+        last = params.repeat_last_n
+        self._penalizes_seen = params.repetition_penalty != 1.0 and last != 0
+        self._penalizes_output = last != 0 and bool(
+            params.frequency_penalty or params.presence_penalty
+        )
         self.greedy = params.temperature == 0.0 and not (
             params.is_constrained
             or len(self._bias_ids)
@@ -43,18 +48,19 @@ class SequenceSampler:
         )
         self.logprobs = params.logprobs
         self.plain = self.greedy and params.logprobs is None
-        self._seen = _TokenCounts()
-        self._output = _TokenCounts()
-        if self._penalizes_seen:
+        self._seen = _TokenCounts() if last is None else _RecentTokens(last)
+        self._output = _TokenCounts() if last is None else self._seen
+        self._looks_back = self._penalizes_seen or (self._penalizes_output and last is not None)
+        if self._looks_back:
             for token in check_token_ids(sequence.prompt_token_ids, vocab_size):
                 self._seen.add(token)
 
     def append(self, token_id: int) -> None:
         """Record the next output token."""
         self.num_output += 1
-        if self._penalizes_seen:
+        if self._looks_back:
             self._seen.add(token_id)
-        if self._penalizes_output:
+        if self._penalizes_output and self._output is not self._seen:
             self._output.add(token_id)
 
     @property
@@ -112,13 +118,38 @@ class _TokenCounts:
         self._ids[slot] = token_id
         self._counts[slot] = 1
 
+    def remove(self, token_id: int) -> None:
+        """Take back one :meth:`add`; a token that is none any more keeps its place, for later."""
+        self._counts[self._slot[token_id]] -= 1
+
     @property
     def ids(self) -> NDArray[np.int64]:
-        return self._ids[: len(self._slot)]
+        return self._ids[: len(self._slot)][self._there]
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        return self._counts[: len(self._slot)]
+        return self._counts[: len(self._slot)][self._there]
+
+    @property
+    def _there(self) -> NDArray[np.bool_]:
+        return self._counts[: len(self._slot)] > 0
+
+
+class _RecentTokens(_TokenCounts):
+    """The counts of the last ``last`` tokens alone; of all for -1."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self._last = last
+        self._order = deque[int]()
+
+    def add(self, token_id: int) -> None:
+        super().add(token_id)
+        if self._last < 0:
+            return
+        self._order.append(token_id)
+        if len(self._order) > self._last:
+            self.remove(self._order.popleft())
 
 
 def bias_of(sequence: NewSequence) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

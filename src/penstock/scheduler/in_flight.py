@@ -87,7 +87,8 @@ class InFlight:
             ]
             assert all(placed), "a placeholder is of no step in flight"
             left = len(tokens) - sequence.num_computed
-            assert left > 0 or (left == 0 and self.involves(sequence)), "nothing left to compute"
+            waits = sequence.is_beam or self.involves(sequence)
+            assert left > 0 or (left == 0 and waits), "nothing left to compute"
         assert all(map(self.involves, self._barred)), "a sequence is barred for ever"
 
 

@@ -51,6 +51,30 @@ def most_tokens(
     return total
 
 
+def check_beams(prompt: int, total: int, width: int, cache: KvCache, max_num_seqs: int) -> None:
+    """Raise RequestError if so many beams, of ``total`` tokens each at most, could not run together
+    with the whole engine to themselves."""
+    if width > max_num_seqs:
+        raise RequestError(
+            f"a beam search of width {width} runs {width} sequences together, and "
+            f"{max_num_seqs} may run (max_num_seqs); lower the width",
+            "beam_width",
+        )
+    # Beams that were preempted share the prompt if it is found in the cache, and with windows it is
+    # behind them in the end. Admission keeps a place free for each that runs.
+    places = len(cache.windows)
+    shares = cache.enable_prefix_caching and not cache.forgets
+    shared = prompt // cache.block_size * places if shares else 0
+    needed = shared + width * (cache.blocks_for(total - 1) - shared + places)
+    if needed > cache.num_blocks:
+        raise RequestError(
+            f"{width} beams of {prompt} prompt and up to {total - prompt} output tokens need "
+            f"{needed} cache blocks of {cache.block_size} tokens, and there are "
+            f"{cache.num_blocks}; lower max_tokens or the width, or give the KV cache more memory",
+            "beam_width",
+        )
+
+
 def _check_blocks(prompt: int, output: int, param: str, cache: KvCache) -> None:
     """Raise RequestError naming ``param`` if the whole cache could not hold the request."""
     needed = cache.blocks_for(prompt + max(output - 1, 0))  # the last token is never fed back

@@ -13,6 +13,7 @@ import msgspec
 from penstock.cache.kv_cache import BlockCopy
 from penstock.cache.state_slots import StateCopy
 from penstock.scheduler.draft import Draft
+from penstock.scheduler.residents import AdapterLoad
 from penstock.scheduler.sequence import SequenceState
 
 if TYPE_CHECKING:
@@ -82,6 +83,10 @@ class ScheduledStep(msgspec.Struct, frozen=True):
     ``block_copies`` (``StepInput.slot_moves``)."""
     states: StepStates | None = None
     """Where the states of ``sequences`` lie; None where layers keep none."""
+    adapters: list[int] | None = None
+    """The slot of each sequence's adapter; None where none of them has one."""
+    adapter_loads: list[AdapterLoad] = []
+    """What is written into slots of adapters before the step runs."""
 
     @property
     def sampling_states(self) -> list[SamplingState]:
@@ -121,12 +126,14 @@ def step_of(
     num_drafted: int,
     num_decoded: int,
     states: StepStates | None,
+    adapter_loads: list[AdapterLoad],
 ) -> ScheduledStep:
     """Return the step of the ``chosen`` sequences, its samples and rows numbered in their order."""
     samples: list[SequenceState] = []
     rows: list[int] = []
-    row, hidden = -1, 0
+    row, hidden, adapted = -1, 0, False
     for each in chosen:
+        adapted = adapted or each.sequence.adapter is not None
         row += each.num_logits
         hidden += each.num_hidden
         for sequence in each.samples:
@@ -144,4 +151,6 @@ def step_of(
         num_decoded,
         moves,
         states,
+        [each.sequence.adapter_slot for each in chosen] if adapted else None,
+        adapter_loads,
     )

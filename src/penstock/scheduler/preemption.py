@@ -25,6 +25,7 @@ class Preemption:
     def preempt(self, victim: SequenceState) -> None:
         self._cache.free(victim.table)
         self._queues.wait(victim)
+        victim.num_preemptions += 1
         if self._in_flight.involves(victim):
             self._in_flight.bar(victim)
         self.count += 1

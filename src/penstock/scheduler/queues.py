@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
 from penstock.scheduler.fair_shares import FairShares, Rank
@@ -13,6 +13,8 @@ _order = attrgetter("order")
 _RUNNING, _WAITING = Status.RUNNING, Status.WAITING  # a name is cheaper than an enum's member
 
 _Line = list[SequenceState]
+Party = tuple[str, str]
+"""A tenant and one of its users, who have a line of their own."""
 Turn = tuple[int, Rank, tuple[int, int, int]]
 """The priority, the virtual times of tenant and user, and the order. The smaller goes first."""
 
@@ -27,15 +29,26 @@ class Queues:
     def __init__(self) -> None:
         self.running: list[SequenceState] = []
         self.requests: dict[str, list[SequenceState]] = {}
-        """The live sequences of each request; some may be in neither list (``PENDING``)."""
+        """The live sequences of each request; some may be in neither list (``PENDING``): those that
+        wait for their request's first one, or were set aside."""
         self.shares = FairShares()
         self.num_waiting = 0
-        self._lines: dict[tuple[str, str], _Line] = {}
+        self._lines: dict[Party, _Line] = {}
 
     @property
     def waiting(self) -> list[SequenceState]:
         """The waiting sequences of all tenants."""
         return sorted((s for line in self._lines.values() for s in line), key=_order)
+
+    @property
+    def adapters(self) -> tuple[set[str], set[str]]:
+        """The digests of the adapters of running sequences, and of waiting ones."""
+        waiting = (sequence for line in self._lines.values() for sequence in line)
+        running, wanted = (
+            {each.adapter.digest for each in some if each.adapter is not None}
+            for some in (self.running, waiting)
+        )
+        return running, wanted
 
     def first(self) -> SequenceState:
         """The sequence that is admitted next; at least one must be waiting."""
@@ -43,6 +56,16 @@ class Queues:
             (line,) = self._lines.values()
             return line[0]
         return min((line[0] for line in self._lines.values()), key=self.turn)
+
+    def first_behind(self, passed: Mapping[Party, int]) -> SequenceState | None:
+        """The one that is admitted next where so many at the head of each line are passed over;
+        None: there is no other."""
+        heads = (
+            line[passed.get(party, 0)]
+            for party, line in self._lines.items()
+            if passed.get(party, 0) < len(line)
+        )
+        return min(heads, key=self.turn, default=None)
 
     def turn(self, sequence: SequenceState) -> Turn:
         """The key by which tenants take turns. The smaller goes first."""
@@ -69,9 +92,15 @@ class Queues:
             _remove(self.running, sequence)
         sequence.num_computed = 0
         sequence.status = _WAITING
-        insort(self._lines.setdefault(_party(sequence), []), sequence, key=_order)
+        insort(self._lines.setdefault(party_of(sequence), []), sequence, key=_order)
         self.num_waiting += 1
         self.shares.wait(sequence.tenant)
+
+    def set_aside(self, sequence: SequenceState) -> None:
+        """Let a waiting sequence be passed over until it is to :meth:`wait` again, at its old
+        place."""
+        self._wait_no_more(sequence)
+        sequence.status = Status.PENDING
 
     def finish(self, sequence: SequenceState) -> None:
         """Remove a sequence from everything, and its request with its last sequence."""
@@ -98,7 +127,7 @@ class Queues:
             assert queue == sorted(queue, key=_order), "a queue is out of order"
         for party, line in self._lines.items():
             assert line, "an empty line is kept"
-            assert all(_party(s) == party for s in line), "a line holds those of others"
+            assert all(party_of(s) == party for s in line), "a line holds those of others"
         waiting = self.waiting
         assert len(waiting) == self.num_waiting
         live = [s for group in self.requests.values() for s in group]
@@ -110,7 +139,7 @@ class Queues:
         self.shares.check_integrity()
 
     def _wait_no_more(self, sequence: SequenceState) -> None:
-        party = _party(sequence)
+        party = party_of(sequence)
         line = self._lines[party]
         _remove(line, sequence)
         if not line:
@@ -119,7 +148,7 @@ class Queues:
         self.shares.wait_no_more(sequence.tenant)
 
 
-def _party(sequence: SequenceState) -> tuple[str, str]:
+def party_of(sequence: SequenceState) -> Party:
     return (sequence.tenant.name, sequence.tenant.user)
 
 

@@ -46,6 +46,9 @@ drafts lie beyond it: the next step overwrites them, and they are never publishe
 through a tree are moved to the slots of their positions by the next step before it does anything
 else, whichever sequence owns these by then.
 
+The sequences of a beam search go on together (scheduler/beams.py): a step brings none of them a
+token, and :meth:`Scheduler.go_on` does, when all have been computed.
+
 When blocks run out, the last running sequence in that order of priority and arrival loses its
 blocks and waits, output kept, at its old place; what it computed may still be found as cached
 prefix. A sequence takes blocks only from those behind it that are not in the step yet; otherwise
@@ -64,16 +67,18 @@ from penstock.interface.messages import EngineStats, FinishReason, SequenceUpdat
 from penstock.length_limits import LengthLimits
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.accepted_drafts import AcceptedDrafts
-from penstock.scheduler.admission import Admission
+from penstock.scheduler.admission import Admission, Gate
+from penstock.scheduler.beams import BeamPlaces
 from penstock.scheduler.continuation import Continuation
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.in_flight import InFlight
-from penstock.scheduler.limits import check_step_limits, most_tokens
+from penstock.scheduler.limits import check_beams, check_step_limits, most_tokens
 from penstock.scheduler.output import ScheduledSequence, ScheduledStep, step_of
 from penstock.scheduler.place_drafts import place_drafts
 from penstock.scheduler.preemption import Preemption
 from penstock.scheduler.queues import Queues
 from penstock.scheduler.reservation import Reservation
+from penstock.scheduler.residents import Residents
 from penstock.scheduler.sequence import SequenceState, Status
 from penstock.scheduler.steady import SteadySteps
 from penstock.scheduler.step_budget import StepBudget
@@ -102,12 +107,19 @@ class Scheduler:
         surely: bool = False,
         batches: int = 1,
         depth: int = 2,
+        adapter_slots: int = 0,
+        draft_rows: int = 0,
+        gate: Gate | None = None,
     ) -> None:
         """``all_hidden``: the hidden states of every token are wanted. ``max_prompt_rows``: tokens
         of a step that may get logits because their prompts want them; those that want more take
         more steps. None: all. ``surely``: no more sequences run than the cache holds to their
         ends. ``batches``: among how many steps the running sequences are divided, where several are
-        in flight. ``depth``: how many may be."""
+        in flight. ``depth``: how many may be. ``adapter_slots``: how many adapters may run at
+        once; there are any with one step in flight at a time alone. ``draft_rows``: tokens of
+        drafts that a step may have beyond those that there is room for among
+        ``max_prompt_rows``. ``gate``: what may bring blocks of waiting sequences; those that it
+        holds back are :meth:`put_back`."""
         check_step_limits(max_num_seqs, max_num_batched_tokens)
         self.cache = cache
         self.max_num_seqs = max_num_seqs
@@ -119,17 +131,29 @@ class Scheduler:
         self.running = self._queues.running
         self._in_flight = InFlight(depth)
         self._most_prompt_rows = max_prompt_rows or max_num_batched_tokens
+        self._draft_rows = draft_rows
         self._accepted = AcceptedDrafts(cache)
         self._preemption = Preemption(cache, self._queues, self._in_flight)
         reservation = Reservation(cache, max_num_batched_tokens) if surely else None
+        self._residents = Residents(adapter_slots)
         self._admission = Admission(
-            cache, self._queues, self._in_flight, max_num_seqs, all_hidden, reservation
+            cache,
+            self._queues,
+            self._in_flight,
+            max_num_seqs,
+            all_hidden,
+            reservation,
+            self._residents,
+            gate,
         )
         self._continuation = Continuation(
             cache, self._queues, self._admission, self._preemption, self._in_flight, all_hidden
         )
         self._results = StepResults(
             cache, self._queues, self._in_flight, self._accepted, max_num_seqs, self._finish
+        )
+        self._beams = BeamPlaces(
+            cache, self._queues, self._in_flight, self._preemption, max_num_seqs
         )
         self._steady = SteadySteps(cache, self.running, self._finish)
         self._arrivals = 0
@@ -175,6 +199,11 @@ class Scheduler:
             sequence.most_blocks = self.cache.blocks_for(total - (answer is not None))
         self._queues.add(sequences)
 
+    def put_back(self, sequence: SequenceState) -> None:
+        """Let a sequence that was set aside wait at its old place."""
+        if sequence.status is Status.PENDING:
+            self._queues.wait(sequence)
+
     def holds(self, request_id: str) -> bool:
         return request_id in self._queues.requests
 
@@ -183,7 +212,10 @@ class Scheduler:
 
         ``params`` is None for a request without output. Raises RequestError.
         """
-        return most_tokens(prompt, params, self._lengths, self.cache)
+        total = most_tokens(prompt, params, self._lengths, self.cache)
+        if params is not None and params.beam_search is not None:
+            check_beams(prompt, total, params.beam_search.width, self.cache, self.max_num_seqs)
+        return total
 
     def abort(self, request_id: str, index: int | None = None) -> list[SequenceState]:
         """End a request, or one sequence of it, whatever it is doing; return what was ended.
@@ -230,17 +262,19 @@ class Scheduler:
         if self._queues.num_waiting:
             self._admission.admit(left, chosen)
         if not chosen:
-            return None
+            return self.schedule(drafts, masks_pending) if self._beams.give_way() else None
         drafted = 0
         if drafts and left.tokens:
-            drafted = place_drafts(self.cache, chosen, drafts, left.tokens, copies)
+            room = min(left.tokens, left.prompt_rows + self._draft_rows)
+            drafted = place_drafts(self.cache, chosen, drafts, room, copies)
         self._steps += 1
         num_tokens = decoded + budget - left.tokens + drafted
         if not shares.contended:
             shares.uncharged += num_tokens
         moves, self._accepted.moves = self._accepted.moves, []
         states = step_states(self.cache, chosen)
-        return step_of(chosen, copies, moves, num_tokens, drafted, decoded, states)
+        loads = self._residents.take_loads()
+        return step_of(chosen, copies, moves, num_tokens, drafted, decoded, states, loads)
 
     def steady_steps(self, limit: int) -> int:
         """Return how many of the next ``limit`` steps only decode one token of each running
@@ -296,6 +330,17 @@ class Scheduler:
         self._tokens_drafted += step.num_drafted
         return self._results.take_in(step, sampled, late)
 
+    def go_on(
+        self, sequences: Sequence[SequenceState], parents: Sequence[int], tokens: Sequence[int]
+    ) -> list[SequenceState]:
+        """Give beams their next tokens: see :meth:`BeamPlaces.go_on`."""
+        self._results.tokens_generated += len(tokens)
+        return self._beams.go_on(sequences, parents, tokens)
+
+    def in_flight(self, sequence: SequenceState) -> bool:
+        """Whether a step in flight computes or samples the sequence."""
+        return self._in_flight.involves(sequence)
+
     def conclude(self, sequence: SequenceState) -> SequenceUpdate:
         """End a live sequence whose last token turns out to have ended it."""
         sequence.conclude()
@@ -305,6 +350,7 @@ class Scheduler:
     def stats(self) -> EngineStats:
         allocated, filled = self.cache.slots()
         states_used, states_total = self.cache.num_states
+        running, waiting = self._queues.adapters
         return EngineStats(
             running=len(self.running),
             waiting=self.num_waiting,
@@ -323,6 +369,8 @@ class Scheduler:
             kv_slots_filled=filled,
             states_total=states_total,
             states_used=states_used,
+            running_adapters=sorted(running),
+            waiting_adapters=sorted(waiting),
         )
 
     def check_integrity(self) -> None:
@@ -330,6 +378,7 @@ class Scheduler:
         self.cache.check_integrity()
         self._queues.check_integrity()
         assert len(self.running) <= self.max_num_seqs
+        self._residents.check_integrity(self.running)
         held = sum(s.table.num_held for s in self.running)
         assert held == self.cache.num_held_blocks, "a sequence that is not running holds blocks"
         requests = self._queues.requests.values()

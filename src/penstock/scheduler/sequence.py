@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.cache.block_table import BlockTable
+from penstock.interface.adapters import NO_ADAPTER, Adapter
 from penstock.interface.messages import EngineRequest, FinishReason, Tenant
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.draws import sequence_key
@@ -29,7 +30,7 @@ class Status(enum.Enum):
 
 @dataclass(eq=False, slots=True)
 class SequenceState:
-    """One of a request's ``params.n`` sequences.
+    """One of a request's ``params.num_sequences`` sequences.
 
     ``token_ids`` is the prompt and then the output. The keys and values of the first
     ``num_computed`` of them are in the cache; a step advances ``num_computed`` toward
@@ -68,9 +69,13 @@ class SequenceState:
     started: bool = False
     """Whether it has run, or was forked from a sequence that has; the prefix statistics then
     include it."""
+    num_preemptions: int = 0
+    """How often it gave its blocks back before its end."""
     num_computed: int = 0
     num_cached_tokens: int = 0
     """Number of prompt tokens that were found in the prefix cache when the request first ran."""
+    num_restored_tokens: int = 0
+    """Number of cached tokens whose blocks came from elsewhere for it (``engine/tiers/``)."""
     scheduled_at: float = 0.0
     """When the request first ran (time.monotonic())."""
     siblings: tuple[SequenceState, ...] = ()
@@ -86,11 +91,17 @@ class SequenceState:
     matcher: Matcher | None = field(default=None, repr=False)
     """The state of its grammar; set when the grammar is compiled, before the sequence is
     scheduled."""
+    is_beam: bool = False
+    """Whether its next token is chosen among those of all beams of its request, so that a step
+    brings it none: until then nothing of it is left to compute."""
     awaits_mask: bool = False
     """Whether its last token is left uncomputed because the grammar mask of the next is not known
     yet."""
     pooling: PoolingParams | None = None
     """Set for a pooling request, which samples nothing and ends when its prompt is computed."""
+    adapter: Adapter | None = field(default=None, repr=False)
+    adapter_slot: int = NO_ADAPTER
+    """Where its adapter is while it runs."""
     num_drafted: int = 0
     """Number of draft tokens that were verified."""
     num_accepted: int = 0
@@ -200,11 +211,15 @@ class Slot(Generic[T]):
 
 
 def make_sequences(
-    request: EngineRequest, seed: int, eos_token_ids: tuple[int, ...] = ()
+    request: EngineRequest,
+    seed: int,
+    eos_token_ids: tuple[int, ...] = (),
+    adapter: Adapter | None = None,
 ) -> SequenceState:
     """The first sequence of a request, with the others as its siblings.
 
     ``request.params`` is valid; ``seed`` is the request's, or one that the engine drew for it.
+    ``adapter`` is the one that the request names.
     """
     params = request.params
     prompt = array("i", request.prompt_token_ids)
@@ -227,12 +242,14 @@ def make_sequences(
             key=sequence_key(seed, index),
             ending_token_ids=eos | frozenset(params.stop_token_ids),
             eos_token_ids=eos,
-            table=BlockTable(request.cache_salt),
+            table=BlockTable(request.cache_salt, request.adapter),
             pooling=request.pooling,
+            adapter=adapter,
             num_prompt_rows=0 if wanted and index == 0 else unwanted,
             wants_prompt_rows=wanted and index == 0 and unwanted > 0,
+            is_beam=params.beam_search is not None,
         )
-        for index in range(params.n)
+        for index in range(params.num_sequences)
     ]
     sequences[0].siblings = tuple(sequences[1:])
     return sequences[0]

@@ -100,9 +100,11 @@ class StepResults:
         for sibling in leader.siblings:
             sibling.started = True
             sibling.num_cached_tokens = leader.num_cached_tokens
+            sibling.num_restored_tokens = leader.num_restored_tokens
             if len(self._queues.running) < self._max_num_seqs:
                 sibling.table = self._cache.fork(leader.table)
                 sibling.num_computed = leader.num_computed
+                sibling.adapter_slot = leader.adapter_slot
                 self._queues.run(sibling)
             else:
                 self._queues.wait(sibling)

@@ -23,6 +23,8 @@ def sequence_update(sequence: SequenceState, tokens: list[int]) -> SequenceUpdat
     if sequence.num_drafted:
         update.num_drafted = sequence.num_drafted
         update.num_accepted = sequence.num_accepted
+    if sequence.num_restored_tokens:
+        update.num_restored_tokens = sequence.num_restored_tokens
     if sequence.completed:
         update.ends_in_text = True
     return update

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -16,12 +16,11 @@ from penstock.errors import ConfigError, PenstockError
 from penstock.profile import MOST_BYTES, Profile
 from penstock.server import logs
 from penstock.server.body_decoder import BodyDecoder
-from penstock.server.body_memory import BodyMemory
 from penstock.server.errors import ApiError, aborted
 from penstock.server.open_requests import OpenRequests
 from penstock.server.openapi import Endpoint
 from penstock.server.options import ServerOptions
-from penstock.server.read_body import read_body
+from penstock.server.small_body import small_body
 from penstock.server.sse import unless_ended
 from penstock.server.status_structs import ProfileStatus, Switched
 from penstock.server.supervisor import Supervisor
@@ -112,30 +111,107 @@ class LogLevel(msgspec.Struct, frozen=True):
     level: str
 
 
-class Admin:
-    """The handlers of ``/admin``. Access is checked before they are called."""
+class ServerAdmin:
+    """The handlers of ``/admin`` that are about the server and its requests. Access is checked
+    before they are called."""
 
     def __init__(
-        self, engine: Supervisor, requests: OpenRequests, options: ServerOptions, switch: Switch
+        self,
+        engines: Callable[[], Iterable[Supervisor]],
+        requests: OpenRequests,
+        options: ServerOptions,
     ) -> None:
-        self._engine = engine
+        """``engines`` are those that run now."""
+        self._engines = engines
         self._options = options
         self._requests = requests
-        self._switch = switch
-        self._profile_decoder = BodyDecoder(ProfileBody)
         self._abort_decoder = BodyDecoder(AbortBody)
         self._level_decoder = BodyDecoder(LogLevelBody)
 
     def endpoints(self) -> list[Endpoint]:
         return [
-            _endpoint("GET", "status", self.status, Status),
-            _endpoint("POST", "abort", self.abort, Aborted, AbortBody),
-            _endpoint("POST", "drain", self.drain, Draining),
-            _endpoint("POST", "resume", self.resume, Draining),
-            _endpoint("POST", "cache/clear", self.clear_cache, Cleared),
-            _endpoint("POST", "check", self.check, Checked),
-            _endpoint("POST", "log-level", self.log_level, LogLevel, LogLevelBody),
-            _endpoint("POST", "profile", self.profile, Switched, ProfileBody),
+            endpoint("POST", "abort", self.abort, Aborted, AbortBody),
+            endpoint("POST", "drain", self.drain, Draining),
+            endpoint("POST", "resume", self.resume, Draining),
+            endpoint("POST", "log-level", self.log_level, LogLevel, LogLevelBody),
+        ]
+
+    def open_requests(self) -> list[RequestStatus]:
+        """The requests that are open, as the status shows them."""
+        return [
+            RequestStatus(
+                request_id=each.id,
+                client=each.client,
+                path=each.path,
+                key=each.key,
+                seconds=each.seconds,
+            )
+            for each in self._requests
+        ]
+
+    async def abort(self, request: Request) -> Response:
+        """Stop requests; their clients get an error."""
+        body = await self.body(request, self._abort_decoder)
+        if body.all == (body.request_id is not None):
+            raise ApiError(400, "give either request_id or all", param="request_id")
+        if body.request_id is None:
+            ended = self._requests.end_all(aborted())
+        else:
+            ended = self._requests.end(body.request_id, aborted())
+            for engine in self._engines():
+                ended = ended or engine.llm.abort_matching(body.request_id)
+        _log.warning("aborted %d requests (%s)", ended, body.request_id or "all")
+        return _json(Aborted(ended))
+
+    async def drain(self, request: Request) -> Response:
+        """Take no more work; what is open goes on."""
+        self._requests.draining = "the server is being drained by its administrator"
+        _log.warning("draining: %d requests are open", len(self._requests))
+        return _json(Draining(True, len(self._requests)))
+
+    async def resume(self, request: Request) -> Response:
+        """Take work again after a drain."""
+        if self._requests.stopping:
+            raise ApiError(409, "the server is shutting down", code="shutting_down")
+        self._requests.draining = None
+        _log.warning("taking work again")
+        return _json(Draining(False, len(self._requests)))
+
+    async def log_level(self, request: Request) -> Response:
+        """Set the level of the log until the server ends."""
+        body = await self.body(request, self._level_decoder)
+        if body.level not in logs.LEVELS:
+            levels = ", ".join(logs.LEVELS)
+            raise ApiError(400, f"level must be one of {levels}", param="level")
+        logs.set_level(body.level)
+        _log.warning("the log's level is now %s", body.level)
+        return _json(LogLevel(body.level))
+
+    async def body(
+        self, request: Request, decoder: BodyDecoder[Body], limit: int = MAX_BODY_BYTES
+    ) -> Body:
+        """The body as JSON, {} where there is none. Raises ApiError."""
+        return await small_body(request, decoder, limit, self._options.body_timeout_s)
+
+
+class Admin(ServerAdmin):
+    """All handlers of ``/admin``, of a server of one model."""
+
+    def __init__(
+        self, engine: Supervisor, requests: OpenRequests, options: ServerOptions, switch: Switch
+    ) -> None:
+        super().__init__(lambda: (engine,), requests, options)
+        self._engine = engine
+        self._switch = switch
+        self._profile_decoder = BodyDecoder(ProfileBody)
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            endpoint("GET", "status", self.status, Status),
+            *super().endpoints(),
+            endpoint("POST", "cache/clear", self.clear_cache, Cleared),
+            endpoint("POST", "check", self.check, Checked),
+            endpoint("POST", "profile", self.profile, Switched, ProfileBody),
         ]
 
     async def status(self, request: Request) -> Response:
@@ -154,45 +230,9 @@ class Admin:
                 ),
                 profile=self._switch.status,
                 draining=self._requests.draining,
-                requests=[
-                    RequestStatus(
-                        request_id=each.id,
-                        client=each.client,
-                        path=each.path,
-                        key=each.key,
-                        seconds=each.seconds,
-                    )
-                    for each in self._requests
-                ],
+                requests=self.open_requests(),
             )
         )
-
-    async def abort(self, request: Request) -> Response:
-        """Stop requests; their clients get an error."""
-        body = await self._body(request, self._abort_decoder)
-        if body.all == (body.request_id is not None):
-            raise ApiError(400, "give either request_id or all", param="request_id")
-        if body.request_id is None:
-            ended = self._requests.end_all(aborted())
-        else:
-            ended = self._requests.end(body.request_id, aborted())
-            ended = ended or self._engine.llm.abort_matching(body.request_id)
-        _log.warning("aborted %d requests (%s)", ended, body.request_id or "all")
-        return _json(Aborted(ended))
-
-    async def drain(self, request: Request) -> Response:
-        """Take no more work; what is open goes on."""
-        self._requests.draining = "the server is being drained by its administrator"
-        _log.warning("draining: %d requests are open", len(self._requests))
-        return _json(Draining(True, len(self._requests)))
-
-    async def resume(self, request: Request) -> Response:
-        """Take work again after a drain."""
-        if self._requests.stopping:
-            raise ApiError(409, "the server is shutting down", code="shutting_down")
-        self._requests.draining = None
-        _log.warning("taking work again")
-        return _json(Draining(False, len(self._requests)))
 
     async def clear_cache(self, request: Request) -> Response:
         """Forget every cached prefix."""
@@ -211,19 +251,9 @@ class Admin:
             return _json(Checked(False, str(error)))
         return _json(Checked(True))
 
-    async def log_level(self, request: Request) -> Response:
-        """Set the level of the log until the server ends."""
-        body = await self._body(request, self._level_decoder)
-        if body.level not in logs.LEVELS:
-            levels = ", ".join(logs.LEVELS)
-            raise ApiError(400, f"level must be one of {levels}", param="level")
-        logs.set_level(body.level)
-        _log.warning("the log's level is now %s", body.level)
-        return _json(LogLevel(body.level))
-
     async def profile(self, request: Request) -> Response:
         """Put another profile in force, once no request is open; those that come then wait."""
-        body = await self._body(request, self._profile_decoder, MOST_BYTES)
+        body = await self.body(request, self._profile_decoder, MOST_BYTES)
         if self._requests.stopping:
             raise ApiError(409, "the server is shutting down", code="shutting_down")
         try:
@@ -238,16 +268,8 @@ class Admin:
 
         return _json(await unless_ended(request, request.receive, done()))
 
-    async def _body(
-        self, request: Request, decoder: BodyDecoder[Body], limit: int = MAX_BODY_BYTES
-    ) -> Body:
-        """The body as JSON, {} where there is none. Raises ApiError."""
-        with BodyMemory(limit).share() as share:
-            data = await read_body(request, limit, self._options.body_timeout_s, share)
-        return decoder.decode(data or b"{}").request
 
-
-def _endpoint(
+def endpoint(
     method: str,
     name: str,
     handler: Callable[[Request], Awaitable[Response]],

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from starlette.requests import Request
 
 from penstock.server.body_decoder import Decoded
-from penstock.server.body_memory import BODIES_BYTES, BodyMemory, Share
-from penstock.server.read_body import read_body
+from penstock.server.body_memory import BODIES_BYTES, BodyMemory
+from penstock.server.read_body import Reader, read_body
 
 Body = TypeVar("Body", bound=msgspec.Struct)
-Reader = Callable[[Request, int, float, Share], Coroutine[Any, Any, bytes]]
-"""Reads a body of at most so many bytes within so many seconds, as ``read_body`` does."""
 
 MAX_IN_LOOP_BYTES = 256 << 10
 """Largest body decoded in the event loop itself: about a millisecond, at worst 80 (lists of empty

@@ -39,6 +39,8 @@ class Caller:
     weight: float = 1.0
     best_priority: int | None = 0
     """Lowest priority number that it may ask for (lower goes first); None means any."""
+    adapter: str = ""
+    """The digest of the adapter that its request names as its model; empty: the model itself."""
 
     @property
     def tenant(self) -> Tenant:
@@ -62,6 +64,7 @@ class Caller:
             priority=asked,
             cache_salt=body.cache_salt or "",
             tenant=Tenant(self.name, self.weight, name),
+            adapter=self.adapter,
         )
 
 

@@ -94,7 +94,8 @@ def api_error(error: Exception) -> ApiError:
         return error
     if isinstance(error, RequestError):
         code = "context_length_exceeded" if isinstance(error, ContextLengthError) else None
-        return ApiError(400, str(error), param=error.param, code=code)
+        param = "n" if error.param == "beam_width" else error.param  # as requests have it
+        return ApiError(400, str(error), param=param, code=code)
     if isinstance(error, OverloadedError):
         return overloaded(str(error), RETRY_AFTER_S)
     if isinstance(error, UnavailableError):

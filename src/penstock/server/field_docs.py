@@ -35,8 +35,24 @@ from penstock.server.ollama.protocol import (
 from penstock.server.openai.embeddings import EmbeddingRequest
 from penstock.server.openai.field_table import TABLE as OPENAI
 from penstock.server.openai.field_table import rules_of as openai_rules
-from penstock.server.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, TOKENIZE
+from penstock.server.openai.paths import (
+    CHAT,
+    CLASSIFY,
+    COMPLETIONS,
+    EMBEDDINGS,
+    POOLING,
+    RERANK,
+    RESPONSES,
+    SCORE,
+    TOKENIZE,
+)
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
+from penstock.server.openai.ranking.protocol import (
+    ClassifyRequest,
+    PoolingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
 from penstock.server.openai.responses.protocol import ResponseRequest
 from penstock.server.openai.tokenizing import TokenizeRequest
 from penstock.server.tgi import paths as tgi
@@ -50,6 +66,10 @@ BODIES: tuple[tuple[str, type[msgspec.Struct], tuple[Rule, ...]], ...] = (
     (RESPONSES, ResponseRequest, openai_rules(RESPONSES)),
     (EMBEDDINGS, EmbeddingRequest, openai_rules(EMBEDDINGS)),
     (TOKENIZE, TokenizeRequest, openai_rules(TOKENIZE)),
+    (CLASSIFY, ClassifyRequest, openai_rules(CLASSIFY)),
+    (SCORE, ScoreRequest, openai_rules(SCORE)),
+    (RERANK, RerankRequest, openai_rules(RERANK)),
+    (POOLING, PoolingRequest, openai_rules(POOLING)),
     (MESSAGES, MessageRequest, anthropic_rules(MESSAGES)),
     (COUNT, CountRequest, anthropic_rules(COUNT)),
     (ollama.GENERATE, GenerateRequest, ollama_rules(ollama.GENERATE)),
@@ -127,6 +147,10 @@ _SHORT = {
     RESPONSES: "responses",
     EMBEDDINGS: "embeddings",
     TOKENIZE: "tokenize",
+    CLASSIFY: "classify",
+    SCORE: "score",
+    RERANK: "rerank",
+    POOLING: "pooling",
     MESSAGES: "messages",
     COUNT: "count_tokens",
     ollama.GENERATE: "generate",

@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,9 @@ class GuardOptions(RestartPolicy):
     """When a dead server is restarted, by the rules for engines. It lives from being ready."""
 
     log_format: LogFormat = "text"
+    hang_up: bool = False
+    """Whether SIGHUP is passed on to the server, which reads its configuration again; otherwise it
+    ends the guardian."""
 
 
 class Life:
@@ -86,6 +89,7 @@ class Guardian:
     def __init__(self, listener: socket.socket, options: GuardOptions) -> None:
         self._listener = listener
         self._options = options
+        self._watched = (*_WATCHED, signal.SIGHUP) if options.hang_up else _WATCHED
         self._pid: int | None = None
         self._stop: int | None = None  # the first signal to end
         self._again: int | None = None  # the second
@@ -99,7 +103,7 @@ class Guardian:
         """
         adopt_orphans()
         deaths = restarts = 0
-        with _blocked() as mask:
+        with _blocked(self._watched) as mask:
             while True:
                 death = self._live(serve, restarts, mask)
                 if self._again is not None:
@@ -157,10 +161,15 @@ class Guardian:
             if found == pid:
                 return os.waitstatus_to_exitcode(status)
             if found == 0:
-                self._heed(signal.sigwait(_WATCHED))
+                # Unlike sigwait, it lets Python's handlers of other signals run.
+                self._heed(signal.sigwaitinfo(self._watched).si_signo)
 
     def _heed(self, number: int) -> None:
         if number == signal.SIGCHLD:
+            return
+        if number == signal.SIGHUP:
+            if self._pid is not None:
+                os.kill(self._pid, number)
             return
         if self._stop is None:
             self._stop = number
@@ -181,7 +190,7 @@ class Guardian:
             left -= time.monotonic() - began
             if left <= 0:
                 return True
-            info = signal.sigtimedwait(_WATCHED, left)
+            info = signal.sigtimedwait(self._watched, left)
             if info is not None:
                 self._heed(info.si_signo)
         return False
@@ -232,9 +241,11 @@ def _reap() -> bool:
 
 
 @contextlib.contextmanager
-def _blocked() -> Generator[set[signal.Signals], None, None]:
+def _blocked(
+    watched: Collection[signal.Signals],
+) -> Generator[set[signal.Signals], None, None]:
     """Block the signals that the guardian waits for; yields the previous mask."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     mask = {signal.Signals(number) for number in before}
     try:
         yield mask

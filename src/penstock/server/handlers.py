@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.errors import PenstockError
 from penstock.interface.messages import EngineStats
 from penstock.parsing.styles import Styles
+from penstock.server.adapters import AdapterHandlers
 from penstock.server.anthropic.handlers import MessageHandlers
 from penstock.server.anthropic.paths import MESSAGES
 from penstock.server.callers import Caller
 from penstock.server.engine_events import EngineEvents
 from penstock.server.errors import RETRY_AFTER_S, unavailable
-from penstock.server.intake import Intake
+from penstock.server.intake import Intake, with_adapter
+from penstock.server.kept import Kept
 from penstock.server.kserve.handlers import KServeHandlers
 from penstock.server.llama.handlers import LlamaHandlers
-from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
+from penstock.server.metric_families import MetricFamilies
+from penstock.server.metrics import CONTENT_TYPE, AdaptersInUse, Counts, ServerState, render
 from penstock.server.model_card import model_card
 from penstock.server.observer import Observer
 from penstock.server.of_model import OfModel
@@ -35,14 +36,15 @@ from penstock.server.openai.field_table import rules_of
 from penstock.server.openai.key_query import (
     PromptKeys,
     PromptReader,
+    PromptReaders,
     of_chat,
     of_completion,
     of_response,
 )
 from penstock.server.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, TOKENIZE
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
-from penstock.server.openai.responses.api import ResponseJob
-from penstock.server.openai.responses.protocol import ResponseRequest
+from penstock.server.openai.ranking.handlers import RankingHandlers
+from penstock.server.openai.responses.handlers import ResponseHandlers
 from penstock.server.openai.template_reads import TemplateReads
 from penstock.server.openai.tokenizing import (
     DetokenizeRequest,
@@ -50,11 +52,14 @@ from penstock.server.openai.tokenizing import (
     detokenized,
     tokenized,
 )
+from penstock.server.openapi import Endpoint
 from penstock.server.options import ServerOptions
+from penstock.server.prefixes import PinnedPrefixes
 from penstock.server.serving import Serving
 from penstock.server.sse import EventStream, error_event, unless_ended
 from penstock.server.status_structs import (
     Alive,
+    ModelCard,
     ModelList,
     Ready,
     Version,
@@ -64,13 +69,11 @@ from penstock.server.tgi.handlers import TgiHandlers
 from penstock.server.workload import WorkloadReports
 from penstock.version import __version__
 
-STATS_TIMEOUT_S = 2.0
-"""Seconds that a scrape waits for an engine in a long step before it reports the last known
-values."""
-
 
 class Handlers:
-    """The handlers, over one engine."""
+    """The handlers, over one engine. The model has ``aliases`` beside the name it is served under,
+    ``counts`` go on where other engines of the model were before, and ``kept`` is what the server
+    keeps."""
 
     def __init__(
         self,
@@ -78,15 +81,17 @@ class Handlers:
         requests: OpenRequests,
         options: ServerOptions,
         dropped_log_lines: Callable[[], int],
+        counts: Counts | None = None,
+        aliases: Collection[str] = (),
+        kept: Kept | None = None,
     ) -> None:
         self._engine = engine
         self._requests = requests
         self._options = options
         self._dropped_log_lines = dropped_log_lines
-        self._counts = Counts()
-        self._known: EngineStats | None = None
+        self._counts = Counts() if counts is None else counts
         templates = engine.tokenizer.settings.chat_templates
-        styles = Styles.choose(options.tool_call_parser, options.reasoning_parser, templates)
+        styles = Styles.of(engine.tokenizer, options.tool_call_parser, options.reasoning_parser)
         created = int(time.time())
         self._card = OfModel(
             engine, lambda model: model_card(model, engine.tokenizer, styles, created)
@@ -98,27 +103,40 @@ class Handlers:
         self._observer = Observer() if options.observe else None
         self.workload = WorkloadReports(self._observer, self._counts, model)
         serving = Serving(engine, styles, engine.inputs.grammars, Caller())
-        self._intake = Intake(engine, requests, options, self._counts, self._observer, serving)
-        self._completion_decoder = DialectDecoder(CompletionRequest, rules_of(COMPLETIONS), model)
-        self._chat_decoder = DialectDecoder(ChatRequest, rules_of(CHAT), model, reads)
-        self._response_decoder = DialectDecoder(ResponseRequest, rules_of(RESPONSES), model, reads)
+        self._intake = Intake(
+            engine, requests, options, self._counts, self._observer, serving, aliases
+        )
+        keeps = engine.model.block_place is not None
+        self._completion_decoder = DialectDecoder(
+            CompletionRequest, rules_of(COMPLETIONS), model, keeps=keeps
+        )
+        self._chat_decoder = DialectDecoder(ChatRequest, rules_of(CHAT), model, reads, keeps)
+        self.kept = Kept() if kept is None else kept
+        self.responses = ResponseHandlers(self._intake, model, reads, self.kept.responses, keeps)
         self._embedding_decoder = DialectDecoder(EmbeddingRequest, rules_of(EMBEDDINGS), model)
         self._tokenize_decoder = DialectDecoder(TokenizeRequest, rules_of(TOKENIZE), reads=reads)
         self._detokenize_decoder = DialectDecoder(DetokenizeRequest)
-        self.messages = MessageHandlers(self._intake, model, reads)
+        self.ranking = RankingHandlers(self._intake, model, reads)
+        self.messages = MessageHandlers(self._intake, model, reads, keeps)
         self.ollama = OllamaHandlers(self._intake, engine, styles, reads)
+        self.adapters = AdapterHandlers(engine, options)
         self.kserve = KServeHandlers(self._intake, engine, requests, self._counts)
         self.llama = LlamaHandlers(self._intake, engine, reads)
         self.tgi = TgiHandlers(self._intake, engine)
-        self.prompt_keys = PromptKeys(
-            serving,
-            self._intake.bodies,
-            {
-                COMPLETIONS: PromptReader(self._completion_decoder, of_completion),
-                CHAT: PromptReader(self._chat_decoder, of_chat),
-                RESPONSES: PromptReader(self._response_decoder, of_response),
-                MESSAGES: self.messages.prompt_reader,
-            },
+        readers: PromptReaders = {
+            COMPLETIONS: PromptReader(self._completion_decoder, of_completion),
+            CHAT: PromptReader(self._chat_decoder, of_chat),
+            RESPONSES: PromptReader(self.responses.decoder, of_response),
+            MESSAGES: self.messages.prompt_reader,
+            **self.ollama.prompt_readers,
+            **self.llama.prompt_readers,
+            **self.tgi.prompt_readers,
+            **self.kserve.prompt_readers,
+        }
+        intake = self._intake
+        self.prompt_keys = PromptKeys(serving, intake.bodies, intake.adapter, readers)
+        self.prefixes = PinnedPrefixes(
+            engine, serving, intake.bodies, intake.adapter, readers, options
         )
         self.document: Callable[[], bytes] = lambda: b"{}"
         """The OpenAPI document; set once all endpoints are known."""
@@ -129,14 +147,11 @@ class Handlers:
     async def chat(self, request: Request) -> Response | EventStream:
         return await self._intake.answered(request, self._chat_decoder, ChatJob.prepare)
 
-    async def respond(self, request: Request) -> Response | EventStream:
-        return await self._intake.answered(request, self._response_decoder, ResponseJob.prepare)
-
     async def embeddings(self, request: Request) -> Response:
         meter = self._intake.begin(request)
         body = await self._intake.decoded(request, self._embedding_decoder)
-        self._intake.check_model(body.model)
-        serving = await self._intake.admitted(request, body.sequences)
+        adapter = self._intake.adapter(body.model)
+        serving = with_adapter(await self._intake.admitted(request, body.sequences), adapter)
         prepare = EmbeddingJob.prepare(body, serving, meter)
         job = await unless_ended(request, request.receive, prepare)
         answer = await unless_ended(request, request.receive, job.answer())
@@ -160,12 +175,13 @@ class Handlers:
         return Response(self.document(), media_type="application/json")
 
     async def models(self, request: Request) -> Response:
-        return _json(ModelList([self._card.get()]))
+        return _json(ModelList(self.adapters.cards(self.card)))
 
     async def model(self, request: Request) -> Response:
         asked = request.path_params["model"]
-        self._intake.check_model(asked)
-        return _json(self._card.get())
+        if self._intake.adapter(asked):
+            return _json(self.adapters.card(asked, self.card))
+        return _json(self.card)
 
     async def health(self, request: Request) -> Response:
         """Whether this process is alive, which the answer itself shows."""
@@ -179,23 +195,47 @@ class Handlers:
         return _json(Ready())
 
     async def metrics_text(self, request: Request) -> Response:
+        state = await self.state()
+        families = MetricFamilies(self._model, self._options.metric_names)
+        text = render(families, self._counts, state, bool(self._options.slo))
+        return Response(text, media_type=CONTENT_TYPE)
+
+    def kept_endpoints(self) -> list[Endpoint]:
+        return self.kept.endpoints(self._intake.bodies)
+
+    @property
+    def card(self) -> ModelCard:
+        return self._card.get()
+
+    async def state(self) -> ServerState:
+        """What metrics say besides what was counted."""
         state = ServerState()
         state.engine_up = self._engine.trouble is None
-        state.engine_restarts = self._engine.restarts
+        totals = self._counts.engines
+        state.engine_restarts = totals.restarts + self._engine.restarts
         state.server_restarts = self._options.restarts
         state.open_requests = len(self._requests)
         state.dropped_log_lines = self._dropped_log_lines()
-        state.ended_jobs = self._engine.inputs.workers.ended
-        try:
-            async with asyncio.timeout(STATS_TIMEOUT_S):
-                self._known = await self._engine.stats()
-        except TimeoutError:
-            pass
-        except PenstockError:
-            self._known = None
-        state.engine = self._known
-        text = render(self._model, self._counts, state, bool(self._options.slo))
-        return Response(text, media_type=CONTENT_TYPE)
+        state.ended_jobs = totals.ended_jobs + self._engine.inputs.workers.ended
+        stats = await totals.ask(self._engine)
+        state.engine, state.engines = stats, totals.known
+        if stats is not None and self._engine.model.max_loras:
+            state.adapters = self._adapters_in_use(stats)
+        return state
+
+    async def settle(self) -> None:
+        """Count what the engine has done, which is about to end for good."""
+        totals = self._counts.engines
+        await totals.ask(self._engine)
+        totals.end(self._engine.restarts, self._engine.inputs.workers.ended)
+
+    def _adapters_in_use(self, stats: EngineStats) -> AdaptersInUse:
+        names = {each.digest: each.name for each in self._engine.adapters}
+        running, waiting = (
+            tuple(sorted(names[digest] for digest in some if digest in names))
+            for some in (stats.running_adapters, stats.waiting_adapters)
+        )
+        return AdaptersInUse(self._engine.model.max_loras, running, waiting)
 
     async def engine_events(self, request: Request) -> Response | EventStream:
         """What the engine does, as long as the client listens."""

@@ -19,9 +19,9 @@ class IgnoredFields:
 
     def report(self, request: OpenRequest, decoded: Decoded[Body]) -> None:
         """Report the fields of the request that were ignored as advisory."""
-        request.ignored = decoded.named
+        request.ignored = tuple(each for each in decoded.named if each not in request.heeded)
         for rule in decoded.ignored:
-            if rule not in self._logged:
+            if rule not in self._logged and rule.field not in request.heeded:
                 self._logged.add(rule)
                 _log.info(
                     "clients send %r to %s, which is not followed: %s; the header %s of the "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar, cast
 
@@ -11,13 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.errors import OverloadedError
-from penstock.server.bodies import Bodies, Decoder, Reader
+from penstock.server.adapters import AdapterNames
+from penstock.server.bodies import Bodies, Decoder
 from penstock.server.body_decoder import BodyDecoder
 from penstock.server.engine import PlacedEngine
 from penstock.server.errors import (
     RETRY_AFTER_S,
     ApiError,
-    model_not_found,
     overloaded,
     unavailable,
 )
@@ -28,7 +28,7 @@ from penstock.server.metrics import Counts
 from penstock.server.observer import Observer
 from penstock.server.open_requests import TIMEOUT, OpenRequest, OpenRequests
 from penstock.server.options import ServerOptions
-from penstock.server.read_body import read_body
+from penstock.server.read_body import Reader, read_body
 from penstock.server.serving import Serving
 from penstock.server.sse import EVENTS, ErrorWriter, EventStream, unless_ended
 from penstock.server.supervisor import Supervisor
@@ -51,6 +51,13 @@ class Asking(Protocol):
         ...
 
 
+def with_adapter(serving: Serving, adapter: str) -> Serving:
+    """What serves a request that asks for this adapter."""
+    if not adapter:
+        return serving
+    return replace(serving, caller=replace(serving.caller, adapter=adapter))
+
+
 class Intake:
     """Admits requests, reads their bodies and answers them by their jobs."""
 
@@ -62,6 +69,7 @@ class Intake:
         counts: Counts,
         observer: Observer | None,
         serving: Serving,
+        aliases: Collection[str] = (),
     ) -> None:
         self._engine = engine
         self._requests = requests
@@ -69,7 +77,7 @@ class Intake:
         self._counts = counts
         self._observer = observer
         self._serving = serving
-        self._model = engine.model.served_model_name  # no profile changes it
+        self._names = AdapterNames(engine, aliases)
         self._ignored = IgnoredFields()
         self.bodies = Bodies(options.max_body_bytes, options.body_timeout_s)
 
@@ -80,19 +88,20 @@ class Intake:
         prepare: Callable[[Body, Serving, Meter], Coroutine[Any, Any, Job]],
         error_body: ErrorWriter = ApiError.json,
         media_type: str = EVENTS,
+        read: Reader = read_body,
     ) -> Response | EventStream:
         """Answer a request whose body ``decoder`` reads, an :class:`Asking`, by the job that
         ``prepare`` makes of it: whole, or as events where it asks for a stream.
 
-        ``error_body`` writes the errors of a stream that has not begun, and ``media_type`` is that
-        of a stream. Raises ApiError,
-        RequestError and ClientGone.
+        ``error_body`` writes the errors of a stream that has not begun, ``media_type`` is that of a
+        stream, and ``read`` reads the body. Raises ApiError, RequestError and ClientGone.
         """
         meter = self.begin(request)
-        body = await self.decoded(request, decoder)
+        body = await self.decoded(request, decoder, read)
         asked = cast(Asking, body)  # a type cannot say that it is a struct and has these fields
-        self.check_model(asked.model)
-        prepared = prepare(body, await self.admitted(request, asked.sequences), meter)
+        adapter = self.adapter(asked.model)
+        serving = with_adapter(await self.admitted(request, asked.sequences), adapter)
+        prepared = prepare(body, serving, meter)
         job = await unless_ended(request, request.receive, prepared)
         if asked.stream:
             return EventStream(request, job.events(), job.error, error_body, media_type)
@@ -102,9 +111,9 @@ class Intake:
     def begin(self, request: Request) -> Meter:
         """Admit the request before its body is read. Raises ApiError if it cannot be admitted
         now."""
-        if self._requests.draining is not None:
-            raise unavailable(self._requests.draining, "draining", RETRY_AFTER_S)
         opened = OpenRequest.of(request.scope)
+        if self._requests.draining is not None and not self._requests.has(opened):
+            raise unavailable(self._requests.draining, "draining", RETRY_AFTER_S)
         try:
             self._engine.check(opened.caller.tenant)
         except OverloadedError as error:
@@ -139,9 +148,14 @@ class Intake:
         self._counts.refused_full += 1
         return overloaded(str(error), self._requests.retry_after_s())
 
+    def adapter(self, asked: str) -> str:
+        """The digest of the adapter that is asked for as a model; empty for the model itself.
+        Raises ApiError where there is no such model."""
+        return self._names.digest(asked)
+
     def check_model(self, asked: str) -> None:
-        if asked != self._model:
-            raise model_not_found(asked, self._model)
+        """Raise ApiError where there is no such model, and no such adapter."""
+        self.adapter(asked)
 
     async def decoded(
         self, request: Request, decoder: Decoder[Body], read: Reader = read_body

@@ -27,6 +27,8 @@ PUBLIC = ("/health", "/ready", "/v2/health/live", "/v2/health/ready")
 """Paths that need no key: health checks, which reveal nothing else."""
 WORKLOAD = "/engine/workload"
 """The path that tells what all callers have asked: it takes the admin key where there are keys."""
+ADMIN_PATHS = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+"""Paths outside of ``/admin`` that take the admin key, where clients of vLLM look for them."""
 LEAST_WEIGHT, MOST_WEIGHT = 0.01, 1000
 BEST_PRIORITY = -(2**31)
 
@@ -136,7 +138,7 @@ class KeyCheck:
             return
         request.caller = Caller(address_name(scope.get("client")), 1.0, keys.best_priority)
         admin = path == "/admin" or path.startswith("/admin/")
-        admin = admin or (path == WORKLOAD and keys.any)
+        admin = admin or path in ADMIN_PATHS or (path == WORKLOAD and keys.any)
         if admin and keys.admin is None:
             raise ApiError(
                 403,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from penstock.errors import OverloadedError, RequestError
 from penstock.frontend.outputs import CompletionOutput, RequestOutput
 from penstock.interface.messages import EngineRequest
+from penstock.sampling.params import SamplingParams
 from penstock.server.metrics import Counts
 from penstock.server.observer import Observer
 from penstock.server.open_requests import OpenRequest
@@ -61,7 +62,7 @@ class Meter:
             raise
         finally:
             if before is not None:
-                self._count_end(before)
+                self._count_end(asked, before)
             if self._observer is not None and served:
                 self._observer.ended(asked, self._request, before, failed)
 
@@ -90,14 +91,14 @@ class Meter:
                 start = began if had and began is not None else times.first_token_time
                 counts.inter_token.add((times.last_token_time - start) / gaps, gaps)
 
-    def _count_end(self, output: RequestOutput) -> None:
+    def _count_end(self, asked: EngineRequest, output: RequestOutput) -> None:
         counts = self._counts
         for choice in output.outputs:
             counts.finished[_reason(choice)] += 1
         if output.embedding is not None:
             self._count_embedded(output)
         else:
-            self._count_generated(output)
+            self._count_generated(asked.params, output)
         self._note(output)
 
     def _count_embedded(self, output: RequestOutput) -> None:
@@ -107,12 +108,16 @@ class Meter:
             if times.scheduled_time is not None:
                 self._counts.inference.add(times.finished_time - times.scheduled_time)
 
-    def _count_generated(self, output: RequestOutput) -> None:
+    def _count_generated(self, asked: SamplingParams, output: RequestOutput) -> None:
         counts, times = self._counts, output.metrics
+        counts.asked_sequences.add(asked.n)
+        if asked.max_tokens is not None:
+            counts.asked_tokens.add(asked.max_tokens)
         counts.last_end_ms = time.time_ns() // 10**6
         first, last = times.first_token_time, times.last_token_time
         for choice in output.outputs:
             counts.output_lengths.add(choice.num_tokens)
+        counts.longest_outputs.add(max(choice.num_tokens for choice in output.outputs))
         if output.finished and first is not None and last is not None:
             counts.end_to_end.add(last - self._request.began)
             counts.decode.add(last - first)

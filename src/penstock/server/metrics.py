@@ -1,35 +1,33 @@
-"""Prometheus metrics, under the names that routers know from vLLM with our own prefix."""
+"""Prometheus metrics, under the names that routers know from vLLM."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from penstock.interface.buckets import Buckets
-from penstock.interface.messages import DraftStats, EngineStats, HandoverStats
+from penstock.interface.messages import DraftStats, EngineStats, HandoverStats, TierStats
+from penstock.server.engine_totals import EngineTotals
+from penstock.server.metric_families import MetricFamilies
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-
-_LABELS = ("model_name",)
 
 # Seconds. Powers of about 2, from a small model on a fast machine to a queue of minutes.
 _LATENCY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
 _TOKENS = tuple(float(m * 10**e) for e in range(6) for m in (1, 2, 5))  # 1 to 500,000
+_SEQUENCES = (1.0, 2.0, 5.0, 10.0, 20.0)
 
 
 class Counts:
-    """Counters of requests, updated as they pass. Belongs to one event loop."""
+    """What was counted of one model, whichever engine it had. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self.prompt_tokens = 0  # of requests that began to answer
@@ -51,6 +49,19 @@ class Counts:
         self.inference = Buckets.empty(_LATENCY)
         self.prompt_lengths = Buckets.empty(_TOKENS)
         self.output_lengths = Buckets.empty(_TOKENS)
+        self.longest_outputs = Buckets.empty(_TOKENS)  # of a request's sequences
+        self.asked_tokens = Buckets.empty(_TOKENS)  # of requests that limit their output
+        self.asked_sequences = Buckets.empty(_SEQUENCES)
+        self.engines = EngineTotals()
+
+
+class AdaptersInUse(NamedTuple):
+    """Which adapters an engine serves, by their names."""
+
+    most: int
+    """So many run at once."""
+    running: tuple[str, ...]
+    waiting: tuple[str, ...]
 
 
 class ServerState:
@@ -58,17 +69,30 @@ class ServerState:
 
     def __init__(self) -> None:
         self.engine: EngineStats | None = None  # None while the engine cannot tell
+        self.engines: EngineStats | None = None  # what all of the model's have counted so far
         self.engine_up = False
         self.engine_restarts = 0
         self.server_restarts = 0
         self.open_requests = 0
         self.dropped_log_lines = 0
         self.ended_jobs: Mapping[str, int] = {}  # of worker processes, by why
+        self.adapters: AdaptersInUse | None = None  # None where none can be served
+
+    @classmethod
+    def at_rest(cls, counts: Counts) -> ServerState:
+        """That of a model which is not loaded: what was counted stays."""
+        state = cls()
+        state.engines = counts.engines.known
+        state.engine_restarts = counts.engines.restarts
+        state.ended_jobs = counts.engines.ended_jobs
+        return state
 
 
-def render(model_name: str, counts: Counts, state: ServerState, has_slo: bool = False) -> bytes:
+def render(
+    families: MetricFamilies, counts: Counts, state: ServerState, has_slo: bool = False
+) -> bytes:
     """The text of ``GET /metrics``."""
-    return exposition(_Collector(model_name, counts, state, has_slo))
+    return exposition(ModelMetrics(families, counts, state, has_slo))
 
 
 def exposition(collector: Collector) -> bytes:
@@ -79,9 +103,13 @@ def exposition(collector: Collector) -> bytes:
     return text
 
 
-class _Collector(Collector):
-    def __init__(self, model_name: str, counts: Counts, state: ServerState, has_slo: bool) -> None:
-        self._model_name = model_name
+class ModelMetrics(Collector):
+    """The metrics of one model and of its server."""
+
+    def __init__(
+        self, families: MetricFamilies, counts: Counts, state: ServerState, has_slo: bool
+    ) -> None:
+        self._families = families
         self._counts = counts
         self._state = state
         self._has_slo = has_slo
@@ -89,31 +117,53 @@ class _Collector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._of_server()
         yield from self._of_requests()
+        if self._state.adapters is not None:
+            yield from self._of_adapters(self._state.adapters)
         if self._state.engine is not None:
-            yield from self._of_engine(self._state.engine)
+            yield from self._of_engine_now(self._state.engine)
+        if self._state.engines is not None:
+            yield from self._of_engines(self._state.engines)
 
     def _of_server(self) -> Iterator[Metric]:
-        state = self._state
-        yield self._gauge("engine_up", "1 while the engine can serve", float(state.engine_up))
-        yield self._counter("engine_restarts", "Engines started anew", state.engine_restarts)
-        yield self._counter(
+        families, state = self._families, self._state
+        yield from families.gauge(
+            "engine_up", "1 while the engine can serve", float(state.engine_up)
+        )
+        yield from families.counter(
+            "engine_restarts", "Engines started anew", state.engine_restarts
+        )
+        yield from families.counter(
             "server_restarts", "Server processes started anew", state.server_restarts
         )
-        yield self._gauge("http_requests_open", "HTTP requests in work", state.open_requests)
-        yield self._counter(
+        yield from families.gauge(
+            "http_requests_open", "HTTP requests in work", state.open_requests
+        )
+        yield from families.counter(
             "log_lines_dropped", "Log lines that could not be written", state.dropped_log_lines
         )
-        ended = CounterMetricFamily(
-            "penstock:worker_jobs_ended",
+        causes = ("time", "memory", "crash", "late", "lost", "left", "overload")
+        yield from families.counters(
+            "worker_jobs_ended",
             "Grammars, templates and texts that worker processes gave up, by cause",
-            labels=[*_LABELS, "cause"],
+            "cause",
+            {cause: state.ended_jobs.get(cause, 0) for cause in causes},
         )
-        for cause in ("time", "memory", "crash", "late", "lost", "left", "overload"):
-            ended.add_metric([self._model_name, cause], state.ended_jobs.get(cause, 0))
-        yield ended
+
+    def _of_adapters(self, adapters: AdaptersInUse) -> Iterator[Metric]:
+        # As vLLM has it, and routers read it: the value is the time, of the last sample.
+        yield from self._families.info(
+            "lora_requests_info",
+            "Adapters that are in use and waited for; the value is the time",
+            {
+                "max_lora": str(adapters.most),
+                "running_lora_adapters": ",".join(adapters.running),
+                "waiting_lora_adapters": ",".join(adapters.waiting),
+            },
+            time.time(),
+        )
 
     def _of_requests(self) -> Iterator[Metric]:
-        counts = self._counts
+        families, counts = self._families, self._counts
         for name, text, value in (
             ("prompt_tokens", "Prompt tokens of requests that answered", counts.prompt_tokens),
             ("prompt_tokens_cached", "Of these, found in the prefix cache", counts.cached_tokens),
@@ -121,20 +171,19 @@ class _Collector(Collector):
             ("request_failure", "Requests that failed after their arrival", counts.failures),
             ("request_queue_full", "Requests that a full queue refused", counts.refused_full),
         ):
-            yield self._counter(name, text, value)
+            yield from families.counter(name, text, value)
         if self._has_slo:
             text = "Requests that were answered, failed or were refused"
-            yield self._counter("request_slo_judged", text, counts.judged)
+            yield from families.counter("request_slo_judged", text, counts.judged)
             text = "Of these, answered within the service level"
-            yield self._counter("request_slo_met", text, counts.within_slo)
-        finished = CounterMetricFamily(
-            "penstock:request_success",
+            yield from families.counter("request_slo_met", text, counts.within_slo)
+        reasons = sorted({"stop", "length", "abort", "error", *counts.finished})
+        yield from families.counters(
+            "request_success",
             "Sequences that ended, by finish reason",
-            labels=[*_LABELS, "finished_reason"],
+            "finished_reason",
+            {reason: counts.finished[reason] for reason in reasons},
         )
-        for reason in sorted({"stop", "length", "abort", "error", *counts.finished}):
-            finished.add_metric([self._model_name, reason], counts.finished[reason])
-        yield finished
         for name, text, buckets in (
             ("time_to_first_token_seconds", "Arrival to first token", counts.first_token),
             ("inter_token_latency_seconds", "Between tokens of a sequence", counts.inter_token),
@@ -150,10 +199,18 @@ class _Collector(Collector):
             ("request_inference_time_seconds", "Start to last token", counts.inference),
             ("request_prompt_tokens", "Prompt tokens of a request", counts.prompt_lengths),
             ("request_generation_tokens", "Tokens of a sequence", counts.output_lengths),
+            (
+                "request_max_num_generation_tokens",
+                "Tokens of a request's longest sequence",
+                counts.longest_outputs,
+            ),
+            ("request_params_max_tokens", "Tokens that a request limits to", counts.asked_tokens),
+            ("request_params_n", "Sequences that a request asks for", counts.asked_sequences),
         ):
-            yield self._histogram(name, text, buckets)
+            yield from families.histogram(name, text, buckets)
 
-    def _of_engine(self, stats: EngineStats) -> Iterator[Metric]:
+    def _of_engine_now(self, stats: EngineStats) -> Iterator[Metric]:
+        families = self._families
         used = stats.kv_blocks_used / max(1, stats.kv_blocks_total)
         gauges: tuple[tuple[str, str, float], ...] = (
             ("num_requests_running", "Sequences in the running batch", stats.running),
@@ -164,6 +221,21 @@ class _Collector(Collector):
             share = stats.states_used / stats.states_total
             text = "Share of state slots in use, 0 to 1"
             gauges = (*gauges, ("state_slots_usage_perc", text, share))
+        if stats.handover is not None:
+            gauges = (*gauges, *_of_handover_now(stats.handover))
+        for name, text, value in gauges:
+            yield from families.gauge(name, text, value)
+        yield from families.info(
+            "cache_config_info",
+            "The KV cache: tokens of a block, and blocks, whatever they are in",
+            {
+                "block_size": str(stats.kv_block_tokens),
+                "num_gpu_blocks": str(stats.kv_blocks_total),
+            },
+        )
+
+    def _of_engines(self, stats: EngineStats) -> Iterator[Metric]:
+        families = self._families
         counters: Iterable[tuple[str, str, float]] = (
             ("prefix_cache_queries", "Prompt tokens looked up in the cache", stats.prefix_queries),
             ("prefix_cache_hits", "Prompt tokens found in the cache", stats.prefix_hits),
@@ -171,14 +243,14 @@ class _Collector(Collector):
             ("engine_steps", "Steps that the engine has run", stats.steps),
             ("tokens_computed", "Token positions that steps computed", stats.tokens_computed),
         )
-        for name, text, value in gauges:
-            yield self._gauge(name, text, value)
         for name, text, value in counters:
-            yield self._counter(name, text, value)
+            yield from families.counter(name, text, value)
         if stats.step_seconds is not None:
-            yield self._histogram("engine_step_seconds", "Time of a step", stats.step_seconds)
+            yield from families.histogram(
+                "engine_step_seconds", "Time of a step", stats.step_seconds
+            )
         if stats.step_tokens is not None:
-            yield self._histogram(
+            yield from families.histogram(
                 "iteration_tokens_total", "Token positions computed in a step", stats.step_tokens
             )
 
@@ -186,14 +258,11 @@ class _Collector(Collector):
             yield from self._of_drafts(stats.drafts)
         if stats.handover is not None:
             yield from self._of_handovers(stats.handover)
+        if stats.tier is not None:
+            yield from self._of_tier(stats.tier)
 
     def _of_handovers(self, handover: HandoverStats) -> Iterator[Metric]:
-        of_others = "Prefill" if handover.role == "decode" else "Decode"
-        for name, text, value in (
-            ("handover_peers", f"{of_others} engines that are connected", handover.peers),
-            ("handovers_open", "Prompts whose handover is not over", handover.open),
-        ):
-            yield self._gauge(name, text, value)
+        families = self._families
         counters = [
             ("handovers", "Prompts that were handed over whole", handover.completed),
             ("handover_failures", "Prompts whose handover failed or was cut", handover.failed),
@@ -206,45 +275,55 @@ class _Collector(Collector):
             text = "Prompt tokens of handovers that were computed here after all"
             counters.append(("handover_recomputed_tokens", text, handover.recomputed_tokens))
         for name, text, value in counters:
-            yield self._counter(name, text, value)
+            yield from families.counter(name, text, value)
+
+    def _of_tier(self, tier: TierStats) -> Iterator[Metric]:
+        families, name_of = self._families, f"kv_{tier.name}_{{}}".format
+        for name, text, value in (
+            ("blocks", "Blocks of keys and values that can be found there", tier.blocks),
+            ("pinned_blocks", "Those of them that never make room", tier.pinned_blocks),
+            ("unwritten_bytes", "Bytes of blocks that wait to be written", tier.unwritten_bytes),
+            ("requests_aside", "Requests whose turn has come and blocks have not", tier.aside),
+        ):
+            yield from families.gauge(name_of(name), text, value)
+        for name, text, count in (
+            ("fetches", "Requests for which blocks were read", tier.fetches),
+            ("declined", "Requests for which computing was faster", tier.declined),
+            ("given_up", "Fetches of which not all came, or not in time", tier.given_up),
+            ("restored_tokens", "Prompt tokens whose blocks came from there", tier.restored_tokens),
+            ("saved_seconds", "What computing these would have taken", tier.saved_seconds),
+            ("read_bytes", "Bytes of blocks that were read", tier.read_bytes),
+            ("read_seconds", "Time that reading took, of all threads", tier.read_seconds),
+            ("written_bytes", "Bytes of blocks that were written", tier.written_bytes),
+            ("missed_blocks", "Blocks that were gone before they were written", tier.missed_blocks),
+            ("evicted_blocks", "Blocks that made room for others", tier.evicted_blocks),
+            ("damaged_blocks", "Blocks that were not what they were", tier.damaged_blocks),
+            ("failures", "Reads and writes that the system refused", tier.failures),
+        ):
+            yield from families.counter(name_of(name), text, count)
+        if tier.fetch_seconds is not None:
+            text = "Time until all blocks of a request had come"
+            yield from families.histogram(name_of("fetch_seconds"), text, tier.fetch_seconds)
 
     def _of_drafts(self, drafts: DraftStats) -> Iterator[Metric]:
+        families = self._families
         for name, text, value in (
             ("spec_decode_num_drafts", "Drafts that were verified", drafts.drafts),
             ("spec_decode_num_draft_tokens", "Draft tokens verified", drafts.draft_tokens),
             ("spec_decode_num_accepted_tokens", "Of these, accepted", drafts.accepted_tokens),
             ("spec_decode_draft_seconds", "Time that making drafts took", drafts.draft_seconds),
         ):
-            yield self._counter(name, text, value)
-        by_position = CounterMetricFamily(
-            "penstock:spec_decode_num_accepted_tokens_per_pos",
+            yield from families.counter(name, text, value)
+        yield from families.counters(
+            "spec_decode_num_accepted_tokens_per_pos",
             "Draft tokens accepted, by their position in the draft",
-            labels=[*_LABELS, "position"],
+            "position",
+            {str(at): accepted for at, accepted in enumerate(drafts.accepted_by_position)},
         )
-        for position, accepted in enumerate(drafts.accepted_by_position):
-            by_position.add_metric([self._model_name, str(position)], accepted)
-        yield by_position
-
-    def _gauge(self, name: str, text: str, value: float) -> Metric:
-        gauge = GaugeMetricFamily(f"penstock:{name}", text, labels=_LABELS)
-        gauge.add_metric([self._model_name], value)
-        return gauge
-
-    def _counter(self, name: str, text: str, value: float) -> Metric:
-        counter = CounterMetricFamily(f"penstock:{name}", text, labels=_LABELS)
-        counter.add_metric([self._model_name], value)
-        return counter
-
-    def _histogram(self, name: str, text: str, buckets: Buckets) -> Metric:
-        below, counted = 0, []
-        for bound, count in zip((*buckets.bounds, float("inf")), buckets.counts, strict=True):
-            below += count
-            counted.append((_bound(bound), below))
-        histogram = HistogramMetricFamily(f"penstock:{name}", text, labels=_LABELS)
-        histogram.add_metric([self._model_name], counted, buckets.total)
-        return histogram
 
 
-def _bound(value: float) -> str:
-    """Format the upper bound of a bucket as Prometheus does."""
-    return "+Inf" if value == float("inf") else repr(float(value))
+def _of_handover_now(handover: HandoverStats) -> Iterator[tuple[str, str, float]]:
+    """The gauges: name, text and value."""
+    of_others = "Prefill" if handover.role == "decode" else "Decode"
+    yield "handover_peers", f"{of_others} engines that are connected", handover.peers
+    yield "handovers_open", "Prompts whose handover is not over", handover.open

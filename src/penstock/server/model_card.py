@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.engine.ipc.wire import ModelFacts
 from penstock.parsing.styles import Styles
+from penstock.pooling.labels import Labels
 from penstock.server.status_structs import Capability, MadeFor, ModelCard
 from penstock.tokenizer import Tokenizer
 from penstock.tokenizer.chat_variables import chat_template_kwargs
@@ -18,8 +19,8 @@ def model_card(model: ModelFacts, tokenizer: Tokenizer, styles: Styles, created:
         max_model_len=lengths.max_model_len,
         max_input_len=lengths.longest_prompt,
         max_output_len=lengths.longest_output,
-        capabilities=capabilities(bool(templates), styles),
-        tool_style=tool_style(bool(templates), styles),
+        capabilities=capabilities(bool(templates), styles, model.labels),
+        tool_style=None if model.labels else tool_style(bool(templates), styles),
         made_for=made_for(model, bool(templates)),
         sampling_defaults=model.sampling_defaults,
         interactive_defaults=model.sampling_defaults.interactive,
@@ -27,8 +28,12 @@ def model_card(model: ModelFacts, tokenizer: Tokenizer, styles: Styles, created:
     )
 
 
-def capabilities(has_template: bool, styles: Styles) -> list[Capability]:
-    """What a model can be asked for, with a chat template or without one."""
+def capabilities(
+    has_template: bool, styles: Styles, labels: Labels | None = None
+) -> list[Capability]:
+    """What a model can be asked for, with a chat template or without one, or with labels."""
+    if labels is not None:
+        return ["classify"] if labels.relevance is None else ["classify", "score"]
     found: list[Capability] = ["completion"]
     if has_template:
         found.append("chat")

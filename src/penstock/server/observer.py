@@ -72,6 +72,6 @@ class Observer:
                 sequences=1 if request.pooling is not None else request.params.n,
                 endpoint=_ENDPOINTS.get(opened.path, _OTHER),
                 end=ENDS.index("error" if failed else end),
-                hashes=self._hashes.of(tokens, request.cache_salt),
+                hashes=self._hashes.of(tokens, request.adapter + request.cache_salt),
             )
         )

@@ -47,6 +47,8 @@ class OpenRequest:
     """Further fields for the access log."""
     ignored: tuple[str, ...] = ()
     """Ignored fields of its body, for the response header."""
+    heeded: tuple[str, ...] = ()
+    """Fields that were acted on before the body was read as a dialect's."""
     timer: asyncio.TimerHandle | None = None
     generations: list[TracedGeneration] | None = None
     """Ended generations, if the request is traced."""
@@ -110,8 +112,10 @@ class OpenRequests:
         """Count a request that asks for tokens, and start its deadline.
 
         ``timeout`` is the request's header of that name, which can only shorten the server's own
-        limit. Raises ApiError if it is not a number of seconds.
+        limit. Safe to repeat. Raises ApiError if it is not a number of seconds.
         """
+        if request in self._open:
+            return
         seconds = min(self._timeout_s or math.inf, _seconds(timeout))
         if seconds < math.inf:
             loop = asyncio.get_running_loop()
@@ -119,6 +123,11 @@ class OpenRequests:
             request.timer = loop.call_later(left, request.end, deadline_exceeded(seconds))
         self._open.add(request)
         self._idle.clear()
+
+    def has(self, request: OpenRequest) -> bool:
+        """Whether it counts as work that was begun: one that waited for its model does before that
+        has it."""
+        return request in self._open
 
     def leave(self, request: OpenRequest) -> None:
         """Unregister a request whose response is complete or whose client is gone."""

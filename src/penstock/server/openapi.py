@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,6 +21,8 @@ Access = Literal["public", "user", "operator", "admin"]
 there are any keys, the holder of the admin key."""
 
 _REF = "#/components/schemas/{name}"
+_PLACES = re.compile(r"\{(\w+)(?::\w+)?\}")
+"""The parameters of a path pattern, by their names."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Endpoint:
     handler: Callable[[Request], Awaitable[Any]]
     summary: str
     answer: type[msgspec.Struct] | None
-    """Struct of the JSON response; None means plain text, or nothing but events."""
+    """Struct of the JSON response; None means ``text``, or nothing but events."""
     body: type[msgspec.Struct] | None = None
     event: type[msgspec.Struct] | None = None
     """Struct of the data of one server-sent event: of those that a body can ask for, or, without
@@ -52,8 +55,12 @@ class Endpoint:
     """Struct of the JSON of a response that refuses a request."""
     error_body: Callable[[ApiError], bytes] = ApiError.json
     """Writes that JSON."""
+    text: str = "text/plain"
+    """The media type of a response that is neither JSON nor events."""
     listed: bool = False
     """Whether the JSON response is a list of such answers."""
+    form: Mapping[str, Schema] = field(default_factory=dict)
+    """The parts of a body that is a form (multipart/form-data), all of which must be there."""
 
 
 def document(
@@ -128,9 +135,10 @@ def _operation(endpoint: Endpoint, keys_needed: bool, any_keys: bool) -> Schema:
     if endpoint.works:
         seconds = {"type": "number", "exclusiveMinimum": 0}
         parameters.append({"name": TIMEOUT, "in": "header", "schema": seconds})
-    if "{model:path}" in endpoint.path:
-        name = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
-        parameters.append(name)
+    parameters += [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in _PLACES.findall(endpoint.path)
+    ]
     parameters += [
         {"name": name, "in": "query", "schema": schema} for name, schema in endpoint.query.items()
     ]
@@ -139,6 +147,15 @@ def _operation(endpoint: Endpoint, keys_needed: bool, any_keys: bool) -> Schema:
         required = any(field.required for field in msgspec.structs.fields(endpoint.body))
         content = {"application/json": {"schema": _reference(endpoint.body)}}
         operation["requestBody"] = {"required": required, "content": content}
+    elif endpoint.form:
+        schema = {
+            "type": "object",
+            "properties": dict(endpoint.form),
+            "required": list(endpoint.form),
+            "additionalProperties": False,
+        }
+        content = {"multipart/form-data": {"schema": schema}}
+        operation["requestBody"] = {"required": True, "content": content}
     if endpoint.access == "admin":
         operation["security"] = [{"admin": []}]
     elif endpoint.access == "user" and keys_needed:
@@ -160,7 +177,7 @@ def _answer(endpoint: Endpoint) -> Schema:
             "content": content,
         }
     if endpoint.answer is None:
-        content = {"text/plain": {"schema": {"type": "string"}}}
+        content = {endpoint.text: {"schema": {"type": "string"}}}
         return {"description": "The answer.", "content": content}
     answer = _json("The answer.", endpoint.answer)
     if endpoint.listed:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from penstock.parsing.styles import AUTO
 from penstock.server.hosts import HostRule
 from penstock.server.keys import Keys
+from penstock.server.metric_families import MetricNames
 from penstock.service_level import Limit
 
 MAX_BODY_BYTES = 32 << 20
@@ -33,7 +35,11 @@ class ServerOptions:
     """Whether lengths, times and hashed prefixes of requests are kept for /engine/workload."""
     hosts: HostRule | None = None
     """Which Host headers are taken; None takes all."""
+    metric_names: MetricNames = MetricNames.PENSTOCK
+    """What stands before the names of metrics."""
     slo: tuple[Limit, ...] = ()
     """What answers are to keep to: those that do are counted (``SLO_MEASURES``)."""
+    batch_dir: Path | None = None
+    """Where files and batches are kept; None: nowhere, and there are none."""
     restarts: int = 0
     """How many servers of this socket died before this one."""

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from penstock.server.body_memory import Share
 from penstock.server.errors import ApiError, body_timeout
+
+Reader = Callable[[Request, int, float, Share], Coroutine[Any, Any, bytes]]
+"""Reads a body of at most so many bytes within so many seconds, as :func:`read_body` does."""
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _JSON = re.compile(rf"application/({_TOKEN}\+)?json")
@@ -29,6 +34,24 @@ async def read_body(request: Request, limit: int, seconds: float, share: Share) 
             return await _read(request, limit, share)
     except TimeoutError:
         raise body_timeout(seconds) from None
+
+
+def reading_also(*types: str) -> Reader:
+    """As :func:`read_body`, for clients that do not say what they send: also a body without a type,
+    or of one of ``types``.
+
+    A page of another site could make a browser send one without our consent; but where pages could
+    do harm, which is where no key is needed, their ``Origin`` is refused (``sites.py``).
+    """
+
+    async def read(request: Request, limit: int, seconds: float, share: Share) -> bytes:
+        given = request.headers.getlist("content-type")
+        if given and (len(given) > 1 or given[0] not in types):
+            return await read_body(request, limit, seconds, share)
+        _check_encoding(request.headers)
+        return await read_any_body(request, limit, seconds, share)
+
+    return read
 
 
 async def _read(request: Request, limit: int, share: Share) -> bytes:
@@ -72,6 +95,10 @@ def _check_type(headers: Headers) -> None:
         raise _unsupported(f"the Content-Type of the body must be application/json, and {fault}")
     if given[0] != "application/json":
         check_json_type(given[0])
+    _check_encoding(headers)
+
+
+def _check_encoding(headers: Headers) -> None:
     encoding = headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
         raise ApiError(

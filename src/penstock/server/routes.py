@@ -9,10 +9,8 @@ from penstock.server.kserve.endpoints import kserve_endpoints
 from penstock.server.openai.answer_structs import Chat, ChatChunk, Completion
 from penstock.server.openai.embeddings import EmbeddingRequest, Embeddings
 from penstock.server.openai.field_table import rules_of
-from penstock.server.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, TOKENIZE
+from penstock.server.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, TOKENIZE
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
-from penstock.server.openai.responses import protocol as responses_protocol
-from penstock.server.openai.responses.protocol import ResponseEvent, ResponseRequest
 from penstock.server.openai.tokenizing import (
     DetokenizeRequest,
     Text,
@@ -51,17 +49,7 @@ def endpoints(handlers: Handlers) -> list[Endpoint]:
             works=True,
             rules=rules_of(CHAT),
         ),
-        Endpoint(
-            "POST",
-            RESPONSES,
-            handlers.respond,
-            "Answer a text or messages.",
-            responses_protocol.Response,
-            ResponseRequest,
-            ResponseEvent,
-            works=True,
-            rules=rules_of(RESPONSES),
-        ),
+        *handlers.responses.endpoints(),
         Endpoint(
             "POST",
             EMBEDDINGS,
@@ -89,6 +77,8 @@ def endpoints(handlers: Handlers) -> list[Endpoint]:
             Text,
             DetokenizeRequest,
         ),
+        *handlers.ranking.endpoints(),
+        *handlers.kept_endpoints(),
         *handlers.messages.endpoints(),
         *handlers.ollama.endpoints(),
         *kserve_endpoints(handlers.kserve),

@@ -22,9 +22,11 @@ from penstock.interface.loading import ProgressCallback, no_progress
 from penstock.server.app import build_app
 from penstock.server.connection import HEADERS_TIMEOUT_S
 from penstock.server.http_server import HttpServer, Tls
+from penstock.server.kept import Kept
 from penstock.server.kserve.grpc_options import GrpcOptions
 from penstock.server.logs import LineWriter, LogOptions, logging_to
 from penstock.server.open_requests import OpenRequests
+from penstock.server.openai.batches.batches import Batches
 from penstock.server.options import ServerOptions
 from penstock.server.setups import Setups
 from penstock.server.stopping import drain, stop_signals
@@ -78,14 +80,20 @@ async def serve(
     the first engine loads. On the first signal the server is not ready any more and refuses work;
     open requests have ``options.grace_s`` seconds. A second signal ends the process, unless a
     guardian does that.
-    Raises what AsyncLLM.start raises, and EngineDeadError if engines keep dying.
+    Raises ConfigError for a folder of batches that cannot be used, what AsyncLLM.start raises, and
+    EngineDeadError if engines keep dying.
     """
     began = time.monotonic()
     stop = stop_signals(options.guarded)
-    asyncio.get_running_loop().set_exception_handler(_on_loop_error)
+    asyncio.get_running_loop().set_exception_handler(on_loop_error)
     with logging_to(options.logs) as log:
-        # It outlives engines.
-        async with contextlib.aclosing(InputProcessor(options.chat_template)) as inputs:
+        # First, so that a folder that cannot be used is told before an engine is waited for.
+        kept = Kept(batches=Batches.open(options.server.batch_dir))
+        # The inputs outlive engines.
+        async with (
+            contextlib.aclosing(kept.batches),
+            contextlib.aclosing(InputProcessor(options.chat_template)) as inputs,
+        ):
             inputs.expect(options.tokenizer)
             llm = await _start(child, stop, inputs, progress)
             if llm is None:
@@ -105,15 +113,18 @@ async def serve(
                     _log.warning("the server is back after %.1f s (pid %d)", seconds, os.getpid())
 
             try:
-                with _tracing(options.traces) as tracing:
-                    await _serve(supervisor, switch, listener, options, stop, log, tracing, started)
+                with tracing_to(options.traces) as tracing:
+                    await _serve(
+                        supervisor, switch, listener, options, stop, log, tracing, started, kept
+                    )
             finally:
                 await switch.aclose()
                 await supervisor.aclose()
 
 
 @contextlib.contextmanager
-def _tracing(options: TraceOptions | None) -> Generator[Tracing | None, None, None]:
+def tracing_to(options: TraceOptions | None) -> Generator[Tracing | None, None, None]:
+    """Trace to the collector that the options name, if any."""
     if options is None:
         yield None
         return
@@ -152,23 +163,28 @@ async def _serve(
     log: LineWriter,
     tracing: Tracing | None,
     on_ready: Callable[[], None],
+    kept: Kept,
 ) -> None:
     requests = OpenRequests(options.request_timeout_s)
-    app = build_app(supervisor, requests, options.server, switch, lambda: log.dropped, tracing)
+    app = build_app(
+        supervisor, requests, options.server, switch, lambda: log.dropped, tracing, kept
+    )
     http = HttpServer(app, listener, options.headers_timeout_s, on_ready, options.tls)
     watching = asyncio.ensure_future(supervisor.run())
 
     async def ending() -> None:
         switch.cancel()
+        await kept.batches.aclose()  # nobody waits for what is open of them
         if not watching.done() and stop.is_set():
             await drain(requests, options.grace_s, _STOPPING, _log)
 
-    async with _grpc(app, options):
+    async with beside_grpc(app, options):
         await http.serve_until(stop, ending, [watching])
 
 
 @contextlib.asynccontextmanager
-async def _grpc(app: ASGIApp, options: RunOptions) -> AsyncGenerator[None, None]:
+async def beside_grpc(app: ASGIApp, options: RunOptions) -> AsyncGenerator[None, None]:
+    """Serve the application over gRPC as well, where the options say so."""
     if options.grpc is None:
         yield
         return
@@ -179,7 +195,7 @@ async def _grpc(app: ASGIApp, options: RunOptions) -> AsyncGenerator[None, None]
         yield
 
 
-def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Log an error that asyncio cannot raise to any caller."""
     error = context.get("exception")
     _log.error("%s", context.get("message", "an error outside any request"), exc_info=error)

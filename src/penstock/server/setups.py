@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -53,6 +53,15 @@ class EngineSetup:
     def spawn(self) -> EngineChild:
         """Start an engine's process. Raises EngineDeadError."""
         return EngineChild.spawn(self.config, self.core, self.role)
+
+    @property
+    def without_adapters(self) -> EngineSetup:
+        """The same with room for its adapters and none of them: those of a server change while it
+        runs, and one whose files are gone must not keep an engine from being started again."""
+        config = self.config
+        room = config.max_loras or len(config.lora_modules) or None
+        config = msgspec.structs.replace(config, lora_modules=(), max_loras=room)
+        return replace(self, config=config)
 
     def same_engine(self, other: EngineSetup) -> bool:
         """Whether an engine of the other setup does all that one of this would."""

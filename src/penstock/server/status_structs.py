@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.sampling.defaults import SamplingDefaults
 
-Capability = Literal["completion", "chat", "tools", "reasoning"]
+Capability = Literal["completion", "chat", "tools", "reasoning", "classify", "score"]
 """What a model can be asked for here: chats need a chat template, tools and reasoning a style in
 which the model writes them."""
 MadeFor = Literal["completion", "chat"]
@@ -43,6 +43,10 @@ class ModelCard(msgspec.Struct, frozen=True):
     set."""
     object: str = "model"
     owned_by: str = "penstock"
+    root: str | None = None
+    """The folder of an adapter; null for the model itself."""
+    parent: str | None = None
+    """The model that an adapter belongs to; null for the model itself."""
 
 
 class ModelList(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from penstock.engine.ipc.process import START_TIMEOUT_S
 from penstock.engine.ipc.wire import ModelFacts
 from penstock.errors import EngineDeadError, PenstockError
+from penstock.frontend.adapters import ServedAdapters
 from penstock.frontend.async_llm import AsyncLLM
 from penstock.frontend.input_processor import InputProcessor
 from penstock.frontend.open_sequences import Place
@@ -71,6 +72,10 @@ class Supervisor:
     def __init__(self, llm: AsyncLLM, setup: EngineSetup, options: SupervisorOptions) -> None:
         self._llm = llm
         self._setup = setup
+        config = llm.ready.config
+        paths = {} if config is None else config.lora_modules
+        self.adapters = ServedAdapters(paths, llm.model.adapters)
+        """The adapters that are served beside the model."""
         self._options = options
         self.turnstile = Turnstile(llm.open_sequences)
         """Requests that ask for tokens go through it before they are prepared for the engine."""
@@ -261,11 +266,16 @@ class Supervisor:
         await self._llm.aclose()
         began = time.monotonic()
         llm = await AsyncLLM.attach(
-            setup.spawn(),
+            setup.without_adapters.spawn(),
             timeout=self._options.start_timeout_s,
             inputs=self.inputs,
             sequences=self._llm.open_sequences,
         )
+        try:
+            await self.adapters.restore(llm)
+        except BaseException:
+            await llm.aclose()
+            raise
         self._limit(llm, setup)
         self._llm = llm
         self._setup = setup

@@ -20,6 +20,7 @@ from penstock.engine.cached_blocks import CachedBlocks
 from penstock.engine.handover.decode import DecodeCore
 from penstock.engine.handover.peer import Over, Piece
 from penstock.engine.handover.prefill import PrefillCore
+from penstock.errors import ConfigError
 from penstock.handover_config import DecodeRole
 from penstock.interface.messages import (
     EngineRequest,
@@ -220,6 +221,12 @@ class SimulatedCore:
 
     def reset_prefix_cache(self) -> None:
         self._engine.scheduler.cache.reset()
+
+    def load_adapter(self, path: str) -> str:
+        raise ConfigError("adapters are not simulated")
+
+    def drop_adapter(self, digest: str) -> None:
+        """There are none."""
 
     def check_integrity(self) -> None:
         self._engine.scheduler.check_integrity()

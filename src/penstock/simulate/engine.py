@@ -14,6 +14,7 @@ from penstock.sampling.params import SamplingParams
 from penstock.scheduler.output import ScheduledStep
 from penstock.scheduler.sequence import SequenceState
 from penstock.simulate.asked import TOKEN
+from penstock.simulate.below import TierBooks
 from penstock.simulate.clock import StepShape, decode_reads, seen_by
 from penstock.simulate.front_end import NEVER, Answer
 from penstock.simulate.setup import Setup
@@ -79,6 +80,8 @@ class Engine:
         which steps take longer than others of their size."""
         self.setup = setup
         self.scheduler = setup.limits.scheduler(setup.stages.depth)
+        disk = setup.limits.disk_blocks
+        self._below = None if disk is None else TierBooks(self.scheduler.cache, disk)
         self.work = Work()
         self.at = 0.0
         """When its loop has come back from the latest step."""
@@ -110,7 +113,11 @@ class Engine:
         """Queue a request. Between steps."""
         limits, asked = self.setup.limits, answer.asked
         block = limits.block_size if limits.enable_prefix_caching else None
-        self.add_sequence(asked.sequence(self.params(asked.output), block), answer)
+        sequence = asked.sequence(self.params(asked.output), block)
+        if self._below is not None:
+            keys = sequence.table.keys[: (asked.prompt - 1) // limits.block_size]
+            answer.below = self._below.find(keys) * limits.block_size
+        self.add_sequence(sequence, answer)
 
     def add_sequence(self, sequence: SequenceState, answer: Answer) -> None:
         self._answers[sequence.request_id] = answer

@@ -84,6 +84,8 @@ class Answer(msgspec.Struct, gc=False):
     """Whether it has tokens that were not sent yet."""
     tokens: int = 0
     cached: int = 0
+    below: int = 0
+    """Tokens of its prompt that the disk had when the engine was asked."""
     error: str | None = None
     end_s: float = 0.0
 

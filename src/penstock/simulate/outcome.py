@@ -92,6 +92,9 @@ class SimulatedRun(msgspec.Struct, frozen=True, kw_only=True):
     mean_in_flight: float
     distributions: dict[str, Summary]
     cached_share: float
+    disk_share: float | None
+    """The part of the prompt tokens that a disk would have found, and the pool did not; None
+    without a disk."""
     good: int | None
     good_share: float | None
     goodput_per_s: float | None
@@ -154,6 +157,7 @@ def outcome(
         mean_in_flight=per_s(sum(each.end_s - each.asked.sent_s for each in whole)),
         distributions=measured.distributions(gaps),
         cached_share=sum(each.cached for each in whole) / prompts if prompts else 0.0,
+        disk_share=_disk_share(fleet, whole, prompts),
         good=num_good,
         good_share=None if num_good is None else num_good / max(len(answers), 1),
         goodput_per_s=None if num_good is None else per_s(num_good),
@@ -211,6 +215,12 @@ class _Measured:
         found = {name: summarize(_known(each).tolist()) for name, each in self.values.items()}
         found["itl"] = gaps.summary()
         return {name: each for name, each in found.items() if each is not None}
+
+
+def _disk_share(fleet: Fleet, answers: Sequence[Answer], prompts: int) -> float | None:
+    if fleet.setup.limits.disk_blocks is None:
+        return None
+    return sum(max(each.below - each.cached, 0) for each in answers) / max(prompts, 1)
 
 
 def _finite(values: F64) -> F64:

@@ -114,6 +114,7 @@ class NotedExecutor:
         self._notes = notes
         self.capabilities = executor.capabilities
         self.num_blocks = executor.num_blocks
+        self.adapters = executor.adapters
 
     @property
     def packed(self) -> PackedRegions | None:
@@ -175,6 +176,12 @@ class RecordedCore:
 
     def reset_prefix_cache(self) -> None:
         self._core.reset_prefix_cache()
+
+    def load_adapter(self, path: str) -> str:
+        return self._core.load_adapter(path)
+
+    def drop_adapter(self, digest: str) -> None:
+        self._core.drop_adapter(digest)
 
     def check_integrity(self) -> None:
         self._core.check_integrity()

@@ -32,6 +32,8 @@ class ReplicaLimits:
     states: StateLimits | None = None
     enable_prefix_caching: bool = True
     block_size: int = BLOCK_SIZE
+    disk_blocks: int | None = None
+    """Blocks that a disk below the pool holds; None: there is none."""
     max_waiting: int = MAX_WAITING
     """Requests that may wait besides those that run; more are refused, as ``penstock serve``
     does."""

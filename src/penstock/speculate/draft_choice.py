@@ -138,6 +138,8 @@ def draft_engine_config(
         "max_input_len": None,
         "max_output_len": None,
         "kv_cache_bytes": kv_bytes,
+        "kv_disk": None,
+        "kv_disk_key_file": None,
         "max_num_seqs": resolved.max_num_seqs,
         "max_num_batched_tokens": _step_tokens(
             config, spec, resolved.max_num_seqs, resolved.max_num_batched_tokens
@@ -150,6 +152,9 @@ def draft_engine_config(
         "pipeline_parallel": 1,
         "pipeline_stages": None,
         "pipeline_secret_file": None,
+        "lora_modules": (),  # a draft without the adapter may be wrong, and is then rejected
+        "max_loras": None,
+        "max_lora_rank": None,
     }
     changes |= _quantization(config, spec)
     if resolved.threads > 1 and plan.num_parameters * 2 <= _FEW_WEIGHTS:

@@ -6,7 +6,8 @@ from penstock.interface.messages import DraftStats
 
 
 class Figures:
-    """Counts drafts of at most ``num_tokens`` tokens and what was accepted of them."""
+    """Counts drafts, of at most ``num_tokens`` tokens but for those of predictions, and what was
+    accepted of them."""
 
     def __init__(self, num_tokens: int) -> None:
         self.steps = 0
@@ -23,6 +24,9 @@ class Figures:
         self._drafted += drafted
         self._levels += depth
         self._rejections += accepted < depth
+        short = 1 + accepted - len(self._accepted)
+        if short > 0:  # what a client predicts may be longer than what a proposer drafts
+            self._accepted += [0] * short
         self._accepted[accepted] += 1
 
     def snapshot(self) -> DraftStats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from penstock.scheduler.output import ScheduledStep
 from penstock.speculate.controller import Controller, Offer
 from penstock.speculate.draft import HiddenReader, Proposer, Wanted
 from penstock.speculate.figures import Figures
+from penstock.speculate.prediction import PREDICTED, NoProposer, PredictedText, Predictions
 from penstock.speculate.step_cost_model import DraftTiming
 from penstock.speculate.typical import Typical
 
@@ -44,6 +45,10 @@ class _Begun(msgspec.Struct, frozen=True, gc=False):
 class Speculation:
     """Asks a proposer for drafts for all decoding sequences, and measures what they gain.
 
+    A sequence whose client predicts its output gets its drafts of that while they are right, and
+    else of the proposer. They cost nothing to make and bound what they lose themselves, so that
+    no controller decides on them, nor learns of steps that have them.
+
     Before each step either :meth:`drafts` is called, with no other step in flight, or :meth:`skip`.
     A step may be skipped while another is in flight, whose tokens are not known, if
     :meth:`may_draft` says that there would be no drafts anyway. After each step come
@@ -66,6 +71,8 @@ class Speculation:
         self.typical = typical
         self.figures = Figures(num_tokens)
         self._proposer = proposer
+        self._silent = isinstance(proposer, NoProposer)
+        self._predictions: Predictions | None = None  # none until there is one
         self._reader = proposer if isinstance(proposer, HiddenReader) else None
         self._num_tokens = num_tokens
         trees = () if self._reader is None else self._reader.trees
@@ -81,12 +88,21 @@ class Speculation:
         self._rest = 0  # steps to come in which nobody is asked
         self._rested = 0  # such steps since the last measured one
 
+    def expect(self, sequence: SequenceState, text: PredictedText, most: int) -> None:
+        """Draft for ``sequence``, which has no output yet, of what its client predicts, at most
+        ``most`` tokens a step."""
+        if self._predictions is None:
+            self._predictions = Predictions()
+        self._predictions.expect(sequence, text, most)
+
     def may_draft(self, running: Iterable[SequenceState], budget: int) -> bool:
         """Return whether :meth:`drafts` could find any once the step in flight is taken in.
 
         It sees the sequences as the step in flight leaves them, but for the tokens.
         """
-        if self._rest > 0 or (self._controller is not None and not self._controller.drafts):
+        if self._predictions is not None and self._predictions.may_draft():
+            return True
+        if self._is_quiet:
             return False
         decoding = False
         for sequence in running:
@@ -94,7 +110,7 @@ class Speculation:
             left = known - sequence.num_computed
             budget -= left
             # Of one whose last token has no placeholder, nothing is left.
-            if left <= 1 and known < sequence.max_total_tokens - 1:
+            if left <= 1 and known < sequence.max_total_tokens - 1 and not sequence.is_beam:
                 decoding = True
         return decoding and budget > 0
 
@@ -108,10 +124,26 @@ class Speculation:
     def drafts(self, running: Iterable[SequenceState], budget: int) -> dict[SequenceState, Draft]:
         """Return drafts for the next step, which has at most ``budget`` tokens in all."""
         self._begun.clear()  # nothing is in flight
-        controller = self._controller
-        if controller is not None and (self._rest > 0 or not controller.drafts):
+        predicted: dict[SequenceState, Draft] = {}
+        if self._predictions is not None:
+            predicted = self._predictions.drafts()
+        if self._silent or (self._controller is not None and self._is_quiet):
             self.skip()
-            return {}
+            return predicted
+        return {**self._proposed(running, budget, predicted), **predicted}
+
+    @property
+    def _is_quiet(self) -> bool:
+        """Whether the proposer need not be asked before the next step."""
+        if self._silent or self._rest > 0:
+            return True
+        return self._controller is not None and not self._controller.drafts
+
+    def _proposed(
+        self, running: Iterable[SequenceState], budget: int, predicted: Collection[SequenceState]
+    ) -> dict[SequenceState, Draft]:
+        """Return the proposer's drafts, for all but those that are ``predicted``."""
+        controller = self._controller
         began = self._clock()
         decoding, limit = 0, self._num_tokens
         wanted = []
@@ -121,6 +153,8 @@ class Speculation:
             budget -= left
             if left == 1 and known > sequence.num_prompt_tokens:
                 decoding += 1
+                if sequence.is_beam or sequence in predicted:
+                    continue  # what follows a beam is chosen among all beams
                 if sequence.awaits_mask or (sequence.matcher and sequence.matcher.slow):
                     continue  # its masks take longer than the steps that drafts would save
                 most = sequence.max_total_tokens - known - 1
@@ -167,27 +201,33 @@ class Speculation:
         self._rested += begun.rests
         if begun.rests and step.num_tokens == len(step.sequences):
             return
+        predicted = 0
         if drafted:
             self.figures.steps += 1
             i = 0
             decoding = 0
             for each in step.sequences:
                 decoding += each.num_tokens == 1 or each.draft is not None
+                of_client = each.draft is not None and each.draft.kind == PREDICTED
+                if each.draft is not None and of_client:
+                    predicted += len(each.draft)
                 if each.draft is not None and tokens[i]:
                     count, accepted = len(each.draft), len(tokens[i]) - 1
                     self.figures.add(count, each.draft.depth, accepted)
-                    if controller is not None:
+                    if controller is not None and not of_client:
                         self._record_draft(controller, each.sequence, each.draft, tokens[i][:-1])
                 i += len(each.samples)
         if controller is None:
             self._idle = 0 if drafted else self._idle + 1
             return
         rows = len(step.sequences) + drafted
-        pure = step.num_tokens == rows
-        if drafted:
+        pure = step.num_tokens == rows and not predicted
+        if predicted and predicted == drafted:
+            self._rest = self._rested = 0
+        elif drafted:
             assert begun.timing is not None, "drafts were asked for"
             seconds = self._seconds(begun) if pure else None
-            controller.draft_step(begun.timing, decoding, drafted, seconds)
+            controller.draft_step(begun.timing, decoding, drafted - predicted, seconds)
             self._idle = self._rested = 0
         elif pure:
             seconds = self._seconds(begun)
@@ -199,6 +239,11 @@ class Speculation:
         else:
             self._rest = 0
             controller.prefill_step(len(step.sequences), step.num_tokens)
+
+    @property
+    def follows_tokens(self) -> bool:
+        """Whether the proposer is shown every token of a sequence as it comes."""
+        return self._reader is not None
 
     @property
     def reads_all_hidden(self) -> bool:

@@ -93,6 +93,10 @@ def _load(path: Path) -> Tokenizer:
     broken = f"{path / 'tokenizer.json'} is corrupt"
     with as_error(lambda cause: TokenizerError(f"{broken}: {cause}; download it again")):
         prefix, suffix = _surroundings(backend)
+        between = _between(backend, prefix, suffix)
+    for flag, token in (("add_bos_token", bos), ("add_eos_token", eos)):
+        if config.get(flag) is False:
+            between = tuple(each for each in between if each != token)
     prefix = _with_override(config.get("add_bos_token"), bos, prefix)
     suffix = _with_override(config.get("add_eos_token"), eos, suffix)
     settings = TokenizerSettings(
@@ -100,6 +104,7 @@ def _load(path: Path) -> Tokenizer:
         eos_token_ids=_end_ids(eos, path / "generation_config.json"),
         prefix_ids=prefix,
         suffix_ids=suffix,
+        between_ids=between,
         special_tokens=special,
         chat_templates=_chat_templates(path, config),
     )
@@ -261,6 +266,16 @@ def _surroundings(backend: Backend) -> tuple[tuple[int, ...], tuple[int, ...]]:
         if full[start : start + len(bare)] == bare:
             return tuple(full[:start]), tuple(full[start + len(bare) :])
     raise TokenizerError("tokenizer.json has a post-processor that changes the text's own tokens")
+
+
+def _between(backend: Backend, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> tuple[int, ...]:
+    """What the post-processor puts between two texts that are a pair."""
+    bare = tuple(backend.encode(_PROBE, add_special_tokens=False).ids)
+    pair = tuple(backend.encode(_PROBE, _PROBE, add_special_tokens=True).ids)
+    first, last = (*prefix, *bare), (*bare, *suffix)
+    if pair[: len(first)] != first or pair[-len(last) :] != last:
+        return ()
+    return pair[len(first) : -len(last)]
 
 
 def _with_override(

@@ -29,6 +29,8 @@ class TokenizerSettings:
     prefix_ids: tuple[int, ...] = ()
     """Token ids put before a text that is encoded with special tokens (usually the BOS token)."""
     suffix_ids: tuple[int, ...] = ()
+    between_ids: tuple[int, ...] = ()
+    """Token ids put between two texts that are encoded as a pair."""
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     """Special tokens by role (``bos_token``, ``eos_token``, ``unk_token``, ...), for chat
     templates."""

@@ -117,7 +117,8 @@ class DummyWeights:
         values = np.sort(drawn.standard_normal((n, 1 << scheme.bits), np.float32), axis=1)
         count = scheme.outlier_count(n, k)
         # One in each of as many stretches of the matrix.
-        flat = (np.arange(count) * (n * k) + drawn.integers(0, n * k, count)) // max(count, 1)
+        starts = np.arange(count + 1) * (n * k) // max(count, 1)
+        flat = drawn.integers(starts[:-1], starts[1:])
         ends = np.searchsorted(flat, np.arange(n + 1) * k).astype(np.int32)
         outliers = drawn.standard_normal(count, np.float32) * np.float32(3)
         columns = (flat % k).astype(np.int32)

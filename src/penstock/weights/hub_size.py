@@ -21,7 +21,7 @@ def download_bytes(model: str) -> int:
 
     with explained(model, None):
         files = model_info(model, files_metadata=True).siblings or []
-        return sum(file.size or 0 for file in files if _is_wanted(file.rfilename))
+        return sum(file.size or 0 for file in files if is_wanted(file.rfilename))
 
 
 def is_downloaded(model: str) -> bool:
@@ -41,7 +41,9 @@ def is_downloaded(model: str) -> bool:
     return all((folder / name).is_file() for name in names)
 
 
-def _is_wanted(name: str) -> bool:
+def is_wanted(name: str) -> bool:
+    """Whether a file of a repository is among those that are downloaded."""
+
     def matches(patterns: list[str]) -> bool:
         return any(fnmatch(name, pattern) for pattern in patterns)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -23,6 +23,7 @@ from penstock.models.registry import read_spec
 from penstock.models.spec import ModelSpec
 from penstock.models.text_part import text_part
 from penstock.weights.gguf_spec import load_gguf_spec
+from penstock.weights.label_tokens import LabelTokens, by_asked_tokens, by_logit_score
 from penstock.weights.model_files import ModelFiles
 from penstock.weights.published import open_draft_heads
 from penstock.weights.safetensors import stored_dtype, stored_names
@@ -32,7 +33,11 @@ _QUANTIZED: Final = "hf_quant_config.json"
 
 
 def load_model_spec(
-    model: Path | ModelFiles, ignore: Collection[str] = (), sampling_defaults: bool = True
+    model: Path | ModelFiles,
+    ignore: Collection[str] = (),
+    sampling_defaults: bool = True,
+    label_tokens: Sequence[str] = (),
+    tokenizer: Path | None = None,
 ) -> ModelSpec:
     """The model in a checkpoint folder, from ``config.json`` and ``generation_config.json``, or in
     a GGUF file.
@@ -40,12 +45,21 @@ def load_model_spec(
     Weights are not read; only where the configuration names no dtype, or is of more than a language
     model, headers of weight files are asked. ``ignore`` names fields of ``config.json`` that are
     passed over though they are not known; without ``sampling_defaults`` those that the model
-    recommends are. Raises ModelError, and WeightError if such a header is corrupt.
+    recommends are. ``label_tokens``: texts of tokens of ``tokenizer``, by default the model's, by
+    which it is to classify. Raises ModelError, and WeightError if such a header is corrupt.
     """
     files = ModelFiles.of(model)
+    tokens = LabelTokens(tokenizer or files.path)
     if files.gguf is not None:
-        return load_gguf_spec(files.gguf, ignore, sampling_defaults)
-    folder = files.path
+        spec = load_gguf_spec(files.gguf, ignore, sampling_defaults)
+    else:
+        spec = _folder_spec(files.path, ignore, sampling_defaults, tokens)
+    return by_asked_tokens(spec, label_tokens, tokens) if label_tokens else spec
+
+
+def _folder_spec(
+    folder: Path, ignore: Collection[str], sampling_defaults: bool, tokens: LabelTokens
+) -> ModelSpec:
     path = folder / "config.json"
     if not os.path.lexists(path):
         raise ModelError(
@@ -70,8 +84,9 @@ def load_model_spec(
         ignore=ignore,
         sampling_defaults=sampling_defaults,
         where=str(path),
+        token_id=tokens.id,
     )
-    return _unless_floats(spec, folder)
+    return by_logit_score(_unless_floats(spec, folder), folder)
 
 
 def _unless_floats(spec: ModelSpec, folder: Path) -> ModelSpec:

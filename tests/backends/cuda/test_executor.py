@@ -65,6 +65,7 @@ def steps() -> Iterator[StepInput]:
     yield step_of([Chunk(A, 37, 38, [7, 21]), Chunk(B, 37, 39, B_BLOCKS)], [(39, 21)])
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("name", "dtype"),

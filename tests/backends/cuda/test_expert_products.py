@@ -80,6 +80,7 @@ def test_rows_have_the_bits_of_plain_products(form: Form, each: bool, device: An
         np.testing.assert_array_equal(alone, got.reshape(tokens, -1)[rows].reshape(alone.shape))
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(7)
 @pytest.mark.parametrize("form", [FORMS[0], FORMS[1], FORMS[5], FORMS[8]], ids=str)
 @pytest.mark.parametrize("gated", ["silu", "gelu_tanh", ClampedSwiglu(0.7, 1.702)], ids=str)

@@ -104,6 +104,7 @@ def test_layers_of_several_sizes_with_windows_are_refused(device: Any) -> None:
         executor_of(plan_of(SIZES), device)
 
 
+@pytest.mark.slow
 def test_a_step_moves_the_slots_of_whole_trees_in_every_group(device: Any) -> None:
     """Trees fill a step, and all of each but its first row is accepted, a slot too late."""
     plan = plan_of(ALIKE)

@@ -107,6 +107,7 @@ def test_who_computes_the_splits_changes_nothing(device: Any, kv: KvDType) -> No
             np.testing.assert_array_equal(rows[0].view(np.uint32), same.view(np.uint32))
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("kv", LATENT_TYPES)
 def test_neither_company_nor_chunking_changes_anything(device: Any, kv: KvDType) -> None:

@@ -113,6 +113,7 @@ def families() -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(("family", "case"), families())
 def test_logits_agree_with_the_reference(family: str, case: str, device: Any) -> None:

@@ -295,6 +295,7 @@ def test_nothing_that_was_there_before_is_seen(pair: Pair) -> None:
     assert pair.graphs.replayed[2:] == [(32, 16), (32, 16), (32, 0), (1, 1)]
 
 
+@pytest.mark.slow
 def test_a_padded_step_may_read_what_the_one_before_samples(pair: Pair) -> None:
     """The later of two overlapping steps is mixed: its tokens are where the device chose them."""
     first = step_of(

@@ -192,6 +192,7 @@ def test_gates(bits: LatticeBits, device: Any) -> None:
     np.testing.assert_array_equal(rounded, got.astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [2, 4])
 def test_rows_keep_to_themselves(
     bits: LatticeBits, device: Any, monkeypatch: pytest.MonkeyPatch

@@ -187,6 +187,7 @@ def test_products_of_floats(
         close(got, expected(x, w, None, False, of_bias, None), 131)
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(13)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize(

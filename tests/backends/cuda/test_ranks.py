@@ -101,6 +101,7 @@ def small(**options: Any) -> ModelSpec:
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("heads", "world", "dtype"),
     [
@@ -119,6 +120,7 @@ def test_heads_that_divide_unevenly(
     check(lower(spec, dtype, half=dtype == "float16"), dummies(dtype), world, device)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "group", "activations", "kv_dtype", "world"),
     [
@@ -160,6 +162,7 @@ def test_families(family: str, world: int, device: Any) -> None:
     check(lower(spec, "float32", 64), weights, world, device)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantization", ["none", pytest.param("int4", marks=SLOW)])
 def test_splits_of_a_shared_product_are_those_of_the_whole(
     quantization: Any, monkeypatch: pytest.MonkeyPatch, device: Any

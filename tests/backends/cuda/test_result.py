@@ -152,6 +152,7 @@ def test_a_gpu_that_fails_late_ends_the_engine(
         sampled(executor.sampler, got, [SamplingParams(temperature=1.0)])
 
 
+@pytest.mark.slow
 def test_steps_follow_each_other_by_their_likeliest_tokens(executor: CudaExecutor) -> None:
     def steps(tokens: np.ndarray) -> Iterator[StepInput]:
         """Steps of two sequences, of which the second ends sooner."""

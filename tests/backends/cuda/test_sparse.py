@@ -50,8 +50,8 @@ def matrix_of(
         for each in (codes, places.astype(np.uint8), scales)
     )
     parts = [(each[: n // 3], each[n // 3 :]) for each in of_rows]
-    matrix.fill(n // 3, *(second for _, second in parts))
-    matrix.fill(0, *(first for first, _ in parts))
+    matrix.fill_kept(n // 3, *(second for _, second in parts))
+    matrix.fill_kept(0, *(first for first, _ in parts))
     return matrix, floats
 
 

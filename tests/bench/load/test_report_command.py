@@ -29,6 +29,7 @@ def result(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_report_and_plots(
     result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.bitwise import prompt
-from support.convolved import CONFIG as CONVOLVED
-from support.families import edited
+from support.cached_kinds import KINDS
 from support.handed import (
     LLAMA,
     complete,
@@ -21,39 +19,12 @@ from support.handed import (
     prefilling,
     request,
 )
-from support.latents import CONFIG as LATENTS
 from support.needs import needs_native
 
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.messages import EngineRequest
-from penstock.speculative_config import Ngram
 
 pytestmark = needs_native
-
-WINDOWS: dict[str, Any] = edited(
-    "gemma3",
-    vocab_size=300,
-    hidden_size=120,
-    intermediate_size=104,
-    num_hidden_layers=3,
-    num_attention_heads=6,
-    num_key_value_heads=2,
-    head_dim=24,
-    max_position_embeddings=2048,
-    sliding_window=40,
-    sliding_window_pattern=2,
-)
-KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "bfloat16": (LLAMA, {}),
-    "float32": (LLAMA, {"dtype": "float32"}),
-    "int8": (LLAMA, {"kv_cache_dtype": "int8"}),
-    "int4": (LLAMA, {"kv_cache_dtype": "int4", "quantization_calibration": False}),
-    "windows": (WINDOWS, {}),
-    "latents": (LATENTS, {}),
-    "convolutions": (CONVOLVED, {}),
-    "drafts": (LLAMA, {"speculative": Ngram(num_tokens=3)}),
-    "reference": (LLAMA, {"backend": "reference", "threads": None}),
-}
 
 
 def requests() -> list[EngineRequest]:

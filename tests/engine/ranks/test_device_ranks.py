@@ -9,7 +9,7 @@ from support.tiny_plans import Chunk, step_of, tokens_of
 
 from penstock.engine.ranks.device_executor import DeviceRanks
 from penstock.errors import EngineDeadError
-from penstock.interface.executor import Sampling, StepOutcome
+from penstock.interface.executor import Capabilities, Sampling, StepOutcome
 
 STEP = step_of([Chunk(tokens_of(1, 5), 0, 5, [1])])
 DEAD = EngineDeadError("the process of rank 1 was ended")
@@ -40,6 +40,7 @@ class Own:
     """Rank 0's executor, whose steps do what the test says."""
 
     num_blocks, sampler = 4, None
+    capabilities = Capabilities(2, placeholders=True, most_logprobs=20)
 
     def __init__(self, processes: Processes) -> None:
         self.processes = processes
@@ -71,6 +72,7 @@ def made() -> tuple[DeviceRanks, Own, Processes]:
 
 def test_others_are_told_before_the_step_is_queued_here() -> None:
     ranks, _, processes = made()
+    assert ranks.capabilities == Capabilities(most_logprobs=20)
     pending = ranks.submit(STEP, Sampling())
     assert processes.calls == ["begin_step", "send", "own step"]
     pending.wait()

@@ -46,6 +46,7 @@ def test_an_int4_cache_whose_accepted_paths_are_moved() -> None:
     check(tree, {"tensor_parallel": 2}, kv_cache_dtype="int4", quantization="int4")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, slow(4)])
 def test_a_head_that_reads_taps_of_several_layers(tmp_path: Path, world: int) -> None:
     """Rank 0 drafts from streams to which all ranks add columns, in a cache of two requests of

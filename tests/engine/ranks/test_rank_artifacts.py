@@ -72,6 +72,7 @@ def test_what_cannot_be_kept_is_an_error(tmp_path: Path) -> None:
         build(tmp_path / "file" / "below", **RANKS)
 
 
+@pytest.mark.slow
 def test_bounds_that_ranks_are_built_for(tmp_path: Path) -> None:
     build(tmp_path, **RANKS, max_input_len=30, max_output_len=10)
     planned = plan_engine(EngineConfig(**options(tmp_path, tensor_parallel=2)))

@@ -38,6 +38,7 @@ def test_on_the_reference_backend() -> None:
     check("medusa:adaptive=false", {"pipeline_parallel": 2}, backend="reference")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stages",
     [

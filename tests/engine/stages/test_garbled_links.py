@@ -18,6 +18,8 @@ from support.waiting_stage import waiting
 from penstock import LLM, SamplingParams
 from penstock.errors import EngineDeadError
 
+pytestmark = pytest.mark.slow
+
 PARAMS = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 PROMPT = prompt(1, 5, 200)
 

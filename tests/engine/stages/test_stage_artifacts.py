@@ -14,7 +14,7 @@ from penstock.cli.main import main
 from penstock.config import EngineConfig
 from penstock.engine.loader import load, plan_engine
 
-pytestmark = needs_native
+pytestmark = [needs_native, pytest.mark.slow]
 
 STAGES = {"pipeline_parallel": 2}
 BOTH = {"pipeline_parallel": 2, "tensor_parallel": 2}

@@ -26,6 +26,8 @@ from penstock.engine.stages.places import NearStage
 from penstock.engine.stages.wire import JoinPipeline
 from penstock.errors import ConfigError, EngineDeadError
 
+pytestmark = pytest.mark.slow
+
 LONG = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
 BACKENDS = [pytest.param("cpu", marks=needs_native), "reference"]
 

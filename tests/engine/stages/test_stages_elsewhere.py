@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ from penstock.errors import ConfigError, EngineDeadError, ModelError
 from penstock.peers.address import Address
 from penstock.peers.channel import EndedError
 from penstock.peers.sockets import connect
+
+pytestmark = pytest.mark.slow
 
 REQUESTS = Requests.product(
     [prompt(seed, length, 200) for seed, length in enumerate((1, 33, 70))],
@@ -212,7 +215,25 @@ def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
         engine(there.address, model=ours)
 
 
-def test_a_second_engine_is_told_that_the_stage_is_busy() -> None:
+def test_the_next_engine_waits_for_the_one_before_to_be_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where a server is started again at once, and the stage puts its model away meanwhile."""
+    serve = listening.serve_engine
+
+    def leave_slowly(*args: Any) -> None:
+        serve(*args)
+        time.sleep(0.5)
+
+    monkeypatch.setattr(listening, "serve_engine", leave_slowly)
+    with waiting() as there:
+        for _ in range(2):
+            with engine(there.address) as llm:
+                run(llm, [prompt(1, 5, 200)], SamplingParams(max_tokens=2))
+
+
+def test_a_second_engine_is_told_that_the_stage_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "_LEAVING_S", 0.2)
     with waiting() as there, engine(there.address) as llm:
         with pytest.raises(ConfigError, match="it serves another engine; end that, or start"):
             engine(there.address)

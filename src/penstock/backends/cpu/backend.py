@@ -14,7 +14,7 @@ from penstock.interface.executor import Executor, Limits
 from penstock.interface.weights import PackedWeights, Packing, WeightSource
 from penstock.memory_budget import Demand, host_budget
 from penstock.plan.plan import Plan
-from penstock.quant.scheme import READ_WHOLE
+from penstock.quant.scheme import READ_WHOLE, SPARSE, SparseFormat
 
 BATCHED_TOKENS = 512
 """Most tokens of a step. A 1B model computes this many on two cores in about a second: with more,
@@ -34,6 +34,7 @@ class CpuBackend(Backend):
     runs_ranks = True
     runs_stages = True
     centers_keys = True
+    runs_adapters = True
 
     def asked(self, hardware: Hardware) -> BackendChoice:
         return BackendChoice(self, "as asked")
@@ -67,13 +68,13 @@ class CpuBackend(Backend):
 
         return host_budget(demand, hardware.memory_available, weight_bytes)
 
-    def holds_sparse(self) -> bool:
+    def sparse_formats(self) -> frozenset[SparseFormat]:
         from penstock.backends.cpu import native
 
         try:
-            return native.load().sparse_panels
+            return frozenset({SPARSE}) if native.load().sparse_panels else frozenset()
         except ConfigError:  # binding will say so; a plan can be shown without
-            return False
+            return frozenset()
 
     def state_bytes(self, plan: Plan, log: int) -> int:
         return StateSlots.of(plan.state_layers, plan.state_dtype, log).slot_bytes

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from penstock.backends.cpu.adapters import AdapterTables
 from penstock.backends.cpu.append import append
 from penstock.backends.cpu.arrays import DTYPES
 from penstock.backends.cpu.binder import Binder
@@ -27,7 +28,7 @@ from penstock.interface.collective import RankSeat
 from penstock.interface.executor import Limits
 from penstock.interface.weights import PackedWeights, WeightSource
 from penstock.plan.memory import MemoryPlan, plan_memory
-from penstock.plan.ops import BufferName
+from penstock.plan.ops import AdapterDown, AdapterUp, BufferName
 from penstock.plan.plan import Plan
 
 _TRIED_POSITIONS: Final = 64
@@ -62,7 +63,7 @@ def bind(
         memory = plan_memory(plan, limits.max_tokens, limits.max_selected_rows)
         native = _native_executor(plan, limits, module, memory.total_bytes, seat=seat)
         binder = Binder(plan, native)
-        _append_all(binder, memory)
+        adapters = _append_all(binder, memory)
         packed = _fill(binder, weights)
         results = _results(binder)
         if limits.num_blocks and detect().numa_nodes == 1:
@@ -93,6 +94,7 @@ def bind(
         _tuner(binder, limits.threads),
         plan.feature_size,
         binder.rope_tables,
+        adapters,
     )
 
 
@@ -171,8 +173,9 @@ def _native_executor(
     return native
 
 
-def _append_all(binder: Binder, memory: MemoryPlan) -> None:
-    """Place the plan's buffers in the arena, and append its ops."""
+def _append_all(binder: Binder, memory: MemoryPlan) -> AdapterTables | None:
+    """Place the plan's buffers in the arena, and append its ops; return what adapters are written
+    to, where it has room for any."""
     for name, buffer in binder.plan.buffers.items():
         binder.buffers[name] = binder.native.add_buffer(
             memory.offsets[name],
@@ -183,8 +186,16 @@ def _append_all(binder: Binder, memory: MemoryPlan) -> None:
         )
     for columns in binder.plan.key_columns:
         binder.native.set_key_columns(columns.layer, binder.key_columns(columns))
+    adapters = AdapterTables.of(binder)
     for op in binder.plan.ops:
-        append(binder, op)
+        match op:
+            case AdapterDown() if adapters is not None:
+                adapters.append_down(binder, op)
+            case AdapterUp() if adapters is not None:
+                adapters.append_up(binder, op)
+            case _:
+                append(binder, op)
+    return adapters
 
 
 def _fill(binder: Binder, weights: WeightSource | PackedWeights) -> NativeRegions:

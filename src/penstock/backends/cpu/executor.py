@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
+from penstock.backends.cpu.adapters import AdapterTables
 from penstock.backends.cpu.blocks import CpuBlocks
 from penstock.backends.cpu.interface import NativeExecutor, StateArrays, StepArrays
 from penstock.backends.cpu.native import load
@@ -70,11 +71,13 @@ class CpuExecutor(HostExecutor):
         tunable: ProductTuner | None = None,
         feature_size: int = 0,
         rope_tables: RopeTables | None = None,
+        adapters: AdapterTables | None = None,
     ) -> None:
         self.num_blocks = num_blocks
         self.isa = isa
         self.packed = packed
         self.tunable = tunable
+        self.adapters = adapters
         self._native = native
         self._results = results
         self._feature_size = feature_size
@@ -108,11 +111,12 @@ class CpuExecutor(HostExecutor):
     def _call(self, call: Callable[..., R], step: StepInput) -> R:
         step.check_features(self._feature_size)
         features = step.features if self._feature_size else None
+        adapters = step.adapters if len(step.adapters) else None
         try:
-            return call(*_arrays(step), features=features, states=_states(step))
+            return call(*_arrays(step), features=features, states=_states(step), adapters=adapters)
         except IndexError:
             self._reach(step)
-            return call(*_arrays(step), features=features, states=_states(step))
+            return call(*_arrays(step), features=features, states=_states(step), adapters=adapters)
 
     def _result(self, step: StepInput) -> StepResult:
         rows = len(step.logit_rows)

@@ -19,7 +19,6 @@ from penstock.backends.cpu.codebook_form import CodebookForm
 from penstock.backends.cpu.interface import NativeExecutor
 from penstock.backends.cpu.matrix_form import MatrixForm, MatrixPart, Product
 from penstock.backends.cpu.native_ops import MatrixId
-from penstock.errors import WeightError
 from penstock.interface.weights import WeightValue
 from penstock.models.spec import DType
 from penstock.quant import (
@@ -33,6 +32,7 @@ from penstock.quant import (
     LatticeScheme,
     QuantScheme,
     not_finite,
+    not_sparse,
     require_finite,
     require_in_order,
 )
@@ -44,6 +44,9 @@ _ELEMENTS = {dtype: name for name, dtype in DTYPES.items()}
 
 class TableForm(MatrixForm):
     """Matrices of which rows are looked up, too."""
+
+    def add(self, native: NativeExecutor, op: Product, experts: int) -> MatrixId:
+        return self.add_table(native, op.n, op.k, op.gated is not None, op.weight_only, experts)
 
     @abstractmethod
     def add_table(
@@ -113,9 +116,6 @@ class GroupForm(TableForm):
     def __str__(self) -> str:
         return str(self._scheme)
 
-    def add(self, native: NativeExecutor, op: Product, experts: int) -> MatrixId:
-        return self.add_table(native, op.n, op.k, op.gated is not None, op.weight_only, experts)
-
     def add_table(
         self,
         native: NativeExecutor,
@@ -145,11 +145,7 @@ class GroupForm(TableForm):
             tensor = round_weights(part.native, floats, self._scheme, part.name)
         codes, scales, zeros = tensor.codes, tensor.scales, tensor.zeros
         if not part.native.pack_int_rows(part.matrix, part.first, len(codes), codes, scales, zeros):
-            raise WeightError(
-                f"{part.name} has more than two weights in four columns, but config.json says that "
-                "the checkpoint has 2:4 sparsity; take sparsity_config out of quantization_config "
-                "there, or take both from one checkpoint"
-            )
+            raise not_sparse(part.name)
 
 
 class BlockForm(TableForm):
@@ -160,9 +156,6 @@ class BlockForm(TableForm):
 
     def __str__(self) -> str:
         return str(self._scheme)
-
-    def add(self, native: NativeExecutor, op: Product, experts: int) -> MatrixId:
-        return self.add_table(native, op.n, op.k, op.gated is not None, op.weight_only, experts)
 
     def add_table(
         self,

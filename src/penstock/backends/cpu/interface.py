@@ -71,6 +71,10 @@ class NativeExecutor(NativeOps, Protocol):
         """Center and scale the keys of a layer: called before ops are appended."""
         ...
 
+    def constant_copy(self, constant: ConstantId) -> Bytes:
+        """A copy of a constant's bytes."""
+        ...
+
     def fill_constant(self, constant: ConstantId, offset: int, bytes: Bytes) -> None: ...
 
     def add_matrix(self, elem: str, n: int, k: int, gated: bool, experts: int = 1) -> MatrixId: ...
@@ -226,14 +230,22 @@ class NativeExecutor(NativeOps, Protocol):
         ...
 
     def run(
-        self, *step: *StepArrays, features: Float32s | None, states: StateArrays | None
+        self,
+        *step: *StepArrays,
+        features: Float32s | None,
+        states: StateArrays | None,
+        adapters: Int32s | None,
     ) -> None:
-        """The arrays of a StepInput; None where no features are read, and no states kept. Releases
-        the GIL."""
+        """The arrays of a StepInput; None where no features are read, no states kept, and no
+        sequence has an adapter. Releases the GIL."""
         ...
 
     def profile(
-        self, *step: *StepArrays, features: Float32s | None, states: StateArrays | None
+        self,
+        *step: *StepArrays,
+        features: Float32s | None,
+        states: StateArrays | None,
+        adapters: Int32s | None,
     ) -> list[tuple[float, float, float]]:
         """Run a step as :meth:`run` does; return the seconds that each op took, of these those that
         the mean thread waited for the last one, and those that the first one waited for other

@@ -256,6 +256,39 @@ class NativeOps(Protocol):
         with ``ids``, for each of its row's expert."""
         ...
 
+    def append_adapter_down(
+        self,
+        *,
+        x: BufferId,
+        low: BufferId,
+        slots: int,
+        rank: int,
+        parts: int,
+        elem: str,
+        weights: ConstantId,
+        scales: ConstantId,
+    ) -> None:
+        """``weights`` and ``scales`` are tables, of all slots and their parts, that may be written
+        between steps; see ``csrc/kernels/adapters.h``."""
+        ...
+
+    def append_adapter_up(
+        self,
+        *,
+        low: BufferId,
+        out: BufferId,
+        slots: int,
+        rank: int,
+        columns: list[int],
+        at: int,
+        parts: int,
+        elem: str,
+        weights: ConstantId,
+        scales: ConstantId,
+    ) -> None:
+        """``columns``: of out, those of each part; these are parts from ``at`` on of ``parts``."""
+        ...
+
     def append_turn_rows(
         self,
         *,

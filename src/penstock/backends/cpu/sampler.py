@@ -35,7 +35,8 @@ class NativeSampler(Sampler[NativeSampleState]):
     def state(self, sequence: NewSequence) -> NativeSampleState:
         params, vocab_size = sequence.params, sequence.vocab_size
         bias_ids, biases = bias_of(sequence)
-        penalized = params.repetition_penalty != 1.0
+        # Penalties that look back at output alone need no prompt.
+        looked_at = params.repetition_penalty != 1.0 or params.repeat_last_n is not None
         return self._module.SampleState(
             vocabulary=vocab_size,
             key=sequence.key,
@@ -46,12 +47,13 @@ class NativeSampler(Sampler[NativeSampleState]):
             repetition_penalty=params.repetition_penalty,
             frequency_penalty=params.frequency_penalty,
             presence_penalty=params.presence_penalty,
+            repeat_last_n=params.repeat_last_n,
             min_tokens=min(params.min_tokens, _INT64_MAX),
             logprobs=params.logprobs,
             constrained=params.is_constrained,
             logit_bias=list(zip(bias_ids.tolist(), biases.tolist(), strict=True)),
             ending=ending_of(sequence).tolist(),
-            prompt=check_token_ids(sequence.prompt_token_ids, vocab_size) if penalized else [],
+            prompt=check_token_ids(sequence.prompt_token_ids, vocab_size) if looked_at else [],
         )
 
     def draw(

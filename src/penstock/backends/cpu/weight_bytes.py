@@ -8,6 +8,7 @@ from penstock.backends.cpu.forms import packed_bytes
 from penstock.backends.cpu.ordered import GatherColumns
 from penstock.backends.cpu.turned import TurnBack, as_native
 from penstock.plan import ops
+from penstock.plan.adapt import adapter_bytes
 from penstock.plan.plan import Plan
 from penstock.plan.tied import tied_product
 
@@ -21,10 +22,11 @@ def weight_bytes(plan: Plan) -> int:
     Every op has its weights in a form of its own: the lookup reads a table of rows and a product a
     packed matrix, so a tied embedding counts twice even where both have the same element type, and
     once where both read blocks.
-    Norms, biases and other vectors are float32. Not counted: what pads packed matrices to whole
+    Norms, biases and other vectors are float32. Adapters count as if all slots had some of the
+    largest rank. Not counted: what pads packed matrices to whole
     panels, and numbers that the plan itself holds, such as rotary tables.
     """
-    return sum(_op_bytes(plan, op) for op in as_native(plan).ops)
+    return adapter_bytes(plan) + sum(_op_bytes(plan, op) for op in as_native(plan).ops)
 
 
 def _op_bytes(plan: Plan, op: ops.Op) -> int:

@@ -17,7 +17,7 @@ from penstock.interface.weights import PackedWeights, WeightSource
 from penstock.memory_budget import Demand, Served
 from penstock.plan import ops
 from penstock.plan.plan import Plan
-from penstock.quant.scheme import READ_WHOLE, BlockScheme
+from penstock.quant.scheme import READ_WHOLE, SPARSE_OF_FLOATS, BlockScheme, SparseFormat
 from penstock.threads import Threads
 
 BATCHED_TOKENS = 2048
@@ -33,6 +33,9 @@ class CudaBackend(Backend):
     runs_experts = True
     runs_ranks = True
     block_formats = frozenset(BLOCK_LAYOUTS) | READ_WHOLE
+
+    def sparse_formats(self) -> frozenset[SparseFormat]:
+        return frozenset({SPARSE_OF_FLOATS})
 
     def asked(self, hardware: Hardware) -> BackendChoice:
         gpu = _search(hardware).require()

@@ -39,6 +39,7 @@ from penstock.errors import ConfigError, first_line
 from penstock.interface.draft_tree import MAX_ROWS
 from penstock.interface.executor import Capabilities, Sampling, picked, run
 from penstock.interface.step import StepInput
+from penstock.sampling.params import MAX_LOGPROBS
 
 if TYPE_CHECKING:
     from penstock.backends.cuda.sampling.state import DeviceSampleState
@@ -55,9 +56,12 @@ class CudaExecutor:
     the same bits come out.
     """
 
-    capabilities = Capabilities(MAX_IN_FLIGHT, placeholders=True, draws_ahead=True)
+    capabilities = Capabilities(
+        MAX_IN_FLIGHT, placeholders=True, draws_ahead=True, most_logprobs=MAX_LOGPROBS
+    )
     packed = None
     tunable = None
+    adapters = None
     blocks = None
 
     def __init__(

@@ -28,6 +28,7 @@ from penstock.backends.cuda.kernels.torch_product import torch_product, torch_sc
 from penstock.backends.cuda.kernels.weights import Weights
 from penstock.backends.cuda.packing import pack_fours
 from penstock.backends.cuda.point_matrix import PointMatrix
+from penstock.backends.cuda.sparse_matrix import SparseMatrix
 from penstock.backends.cuda.weights import TORCH_DTYPES
 from penstock.backends.cuda.workspace import Workspace
 from penstock.interface.weights import QuantizedTensor
@@ -249,6 +250,10 @@ def make_matrix(
             return FloatMatrix(shape, dtype, workspace, x_dtype, deterministic)
         case GridScheme():
             return GridMatrix(shape, scheme, workspace, x_dtype, weight_only)
+        case GroupScheme() if scheme.sparse:
+            if not weight_only:
+                raise ValueError("no GPU kernel rounds what it multiplies sparse matrices by")
+            return SparseMatrix(shape, scheme, workspace, x_dtype)
         case GroupScheme():
             return GroupMatrix(shape, scheme, workspace, x_dtype, weight_only)
         case BlockScheme():

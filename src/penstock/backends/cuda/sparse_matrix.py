@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from penstock.backends.cuda import rounding
-from penstock.backends.cuda.coded_matrix import Shape, check
+from penstock.backends.cuda.coded_matrix import Array, Matrix, Shape, check
 from penstock.backends.cuda.kernels import launch
 from penstock.backends.cuda.kernels.sparse_linear import spread_columns
 from penstock.backends.cuda.kernels.tiles import Tile
 from penstock.backends.cuda.kernels.weights import Weights
 from penstock.backends.cuda.packing import joined_planes, pad_columns
 from penstock.backends.cuda.workspace import Workspace, carved_bytes
+from penstock.interface.weights import QuantizedTensor
 from penstock.models.spec import Gating
-from penstock.quant import GroupScheme
+from penstock.quant import GroupScheme, GroupTensor, not_finite, not_sparse, require_in_order
+from penstock.quant.scheme import SPARSE_GROUPS
 
 _MOST: Final = 32
 """Words of a plane at most: those of the four planes of a group."""
 
 
-class SparseMatrix:
+class SparseMatrix(Matrix):
     """Codes of 4 or 8 bits of the weights that are kept, symmetric about 0, and where they are."""
 
     def __init__(
@@ -30,7 +33,7 @@ class SparseMatrix:
     ) -> None:
         """Raises ValueError for groups of 32 columns, and for those with zero points."""
         size = scheme.group_size
-        if scheme.zero_points or (size is not None and size not in (64, 128)):
+        if scheme.zero_points or size not in SPARSE_GROUPS:
             raise ValueError(
                 f"no GPU kernel has 2:4 sparse matrices in {scheme}: groups have 64 or 128 columns "
                 "or a row, and no zero points"
@@ -71,7 +74,36 @@ class SparseMatrix:
         at = self._workspace.capability
         return launch.tile_of(self.weights, self._spread, self._x_dtype, rows, at)
 
-    def fill(self, first_row: int, codes: Tensor, places: Tensor, scales: Tensor) -> None:
+    def fill(self, first_row: int, part: Tensor, name: str) -> None:
+        for some in rounding.slices(len(part), self.shape.k):
+            codes, scales, _, finite = rounding.round_to_groups(part[some], self._scheme)
+            if not bool(finite):
+                raise not_finite(name)
+            self._fill_whole(first_row + some.start, codes, scales, name)
+
+    def fill_quantized(
+        self, first_row: int, part: QuantizedTensor, name: str, put: Callable[[Array], Tensor]
+    ) -> None:
+        if not isinstance(part, GroupTensor):
+            super().fill_quantized(first_row, part, name, put)
+            return
+        require_in_order(part, name)
+        for some in rounding.slices(len(part.codes), self.shape.k):
+            rows = part.rows((some.start, some.stop))
+            self._fill_whole(first_row + some.start, put(rows.codes), put(rows.scales), name)
+
+    def _fill_whole(self, first_row: int, codes: Tensor, scales: Tensor, name: str) -> None:
+        """Keep codes int8 ``[rows, k]``, zeros among them. Raises WeightError, naming ``name``,
+        where more than two of four are none."""
+        fours = codes.view(len(codes), -1, 4)
+        if bool(((fours != 0).sum(dim=2) > 2).any()):
+            raise not_sparse(name)
+        kept = (fours == 0).to(torch.uint8).argsort(dim=2, stable=True)[:, :, :2]
+        places = kept.sort(dim=2).values
+        pairs = fours.gather(2, places).view(len(codes), -1)
+        self.fill_kept(first_row, pairs, places.view(len(codes), -1).to(torch.uint8), scales)
+
+    def fill_kept(self, first_row: int, codes: Tensor, places: Tensor, scales: Tensor) -> None:
         """Keep rows from ``first_row`` on, all of one matrix or some.
 
         codes int8 ``[rows, k / 2]``, of each four columns two; places uint8 likewise, which of the

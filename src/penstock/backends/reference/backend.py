@@ -29,6 +29,7 @@ class ReferenceBackend(Backend):
     runs_ranks = True
     runs_stages = True
     centers_keys = True
+    runs_adapters = True
     defaults = Defaults(64, 512, True, "products of integers are exact")
 
     def asked(self, hardware: Hardware) -> BackendChoice:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.backends.reference.adapters import AdapterValues
 from penstock.backends.reference.blocks import ReferenceBlocks
 from penstock.backends.reference.cache import RowStore, Store, layer_stores
 from penstock.backends.reference.convolution import convolve
@@ -71,6 +72,7 @@ class ReferenceExecutor(HostExecutor):
             for number, layer in enumerate(plan.kv_layers)
         ]
         self._states = States(plan, limits, values)
+        self.adapters = None if plan.adapters is None else AdapterValues(plan, values)
         self._run: dict[type[ops.Op], Callable[[Any, StepInput], None]] = {
             ops.Embed: self._embed,
             ops.Linear: self._linear,
@@ -87,6 +89,7 @@ class ReferenceExecutor(HostExecutor):
             ops.ScaleByPosition: self._scale_by_position,
             **self._states.ops,
             ops.ShortConv: self._short_conv,
+            **({} if self.adapters is None else self.adapters.ops),
         }
 
     def run(self, step: StepInput) -> StepResult:
@@ -94,6 +97,7 @@ class ReferenceExecutor(HostExecutor):
             raise ValueError("a token of the step is a placeholder, and this executor knows none")
         check_tree(step)
         step.check_features(self._plan.feature_size)
+        step.check_adapters(self._plan.adapters)
         self._states.begin(step)
         for store in chain.from_iterable(self._cache):
             for source, target in step.slot_moves:

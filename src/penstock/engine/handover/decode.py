@@ -179,6 +179,12 @@ class DecodeCore:
             held.peer.cancel(held.number)
             self._due += self._go_on(held, "the prefix cache was reset")
 
+    def load_adapter(self, path: str) -> str:
+        return self._core.load_adapter(path)
+
+    def drop_adapter(self, digest: str) -> None:
+        self._core.drop_adapter(digest)
+
     def check_integrity(self) -> None:
         self._core.check_integrity()
         assert set(self._by_id.values()) == set(self._held.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from penstock.engine.handover.identity import HandoverIdentity
+from penstock.engine.block_identity import BlockIdentity
 from penstock.engine.handover.wire import Introduce, Verdict
 from penstock.errors import ConfigError
 from penstock.handover_config import SECRET
@@ -21,7 +21,7 @@ class Introduction:
     """What an engine says of itself, and of whom it takes."""
 
     side: Side
-    identity: HandoverIdentity
+    identity: BlockIdentity
     group_bytes: tuple[int, ...]
     key: bytes = b""
     any_kernels: bool = False

@@ -157,6 +157,12 @@ class PrefillCore(Generic[V]):
     def reset_prefix_cache(self) -> None:
         self._core.reset_prefix_cache()
 
+    def load_adapter(self, path: str) -> str:
+        return self._core.load_adapter(path)
+
+    def drop_adapter(self, digest: str) -> None:
+        self._core.drop_adapter(digest)
+
     def check_integrity(self) -> None:
         self._core.check_integrity()
 

@@ -7,12 +7,12 @@ import logging
 import sys
 from dataclasses import dataclass
 
+from penstock.engine.block_identity import BlockIdentity
 from penstock.engine.cached_blocks import CachedBlocks, check_exchange
 from penstock.engine.core import EngineCore
 from penstock.engine.engine_plan import EnginePlan
 from penstock.engine.handover.decode import INBOX_BYTES, DecodeCore
 from penstock.engine.handover.handshake import Introduction
-from penstock.engine.handover.identity import HandoverIdentity
 from penstock.engine.handover.inbox import Inbox
 from penstock.engine.handover.peer import Over, Peer, Piece
 from penstock.engine.handover.prefill import PrefillCore
@@ -47,6 +47,16 @@ class Station:
             config.enable_prefix_caching,
             what,
         )
+        if engine_plan.plan.adapters is not None:
+            raise ConfigError(
+                f"{what}: adapters (--max-loras, --lora-modules) are not served where prompts are "
+                "computed apart yet; leave one of both out"
+            )
+        if config.kv_disk is not None and isinstance(role, DecodeRole):
+            raise ConfigError(
+                "--role decode has prefixes computed elsewhere, and reads none from --kv-disk yet; "
+                "give that to the prefill engine"
+            )
         wake = Wake()
         visitors = Visitors(role.listen, wake) if isinstance(role, PrefillRole) else None
         return cls(role, engine_plan, wake, visitors)
@@ -71,7 +81,7 @@ class Station:
                 f"the {core.config.backend} backend does not hand over blocks of its KV cache yet; "
                 "start without --role"
             )
-        identity = HandoverIdentity.of(self.engine_plan, files)
+        identity = BlockIdentity.of(self.engine_plan, files)
         if isinstance(self.role, PrefillRole):
             assert self.visitors is not None
             introduction = Introduction("prefill", identity, blocks.group_bytes, self.role.key)
@@ -80,7 +90,7 @@ class Station:
         return self._decode(self.role, core, blocks, identity)
 
     def _decode(
-        self, role: DecodeRole, core: EngineCore, blocks: CachedBlocks, identity: HandoverIdentity
+        self, role: DecodeRole, core: EngineCore, blocks: CachedBlocks, identity: BlockIdentity
     ) -> DecodeCore:
         introduction = Introduction(
             "decode", identity, blocks.group_bytes, role.key, role.any_kernels

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.engine.handover.identity import HandoverIdentity
+from penstock.engine.block_identity import BlockIdentity
 from penstock.interface.messages import Tenant
 
 BEAT_S: Final = 1.0
@@ -24,7 +24,7 @@ PIECE_BYTES: Final = 8 << 20
 class Introduce(msgspec.Struct, tag="introduce", frozen=True):
     """The first message of each side."""
 
-    identity: HandoverIdentity
+    identity: BlockIdentity
     group_bytes: tuple[int, ...]
     """Bytes of a block, for each group of layers."""
 

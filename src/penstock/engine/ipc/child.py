@@ -34,14 +34,17 @@ from penstock.engine.ipc.startup import Ledger  # noqa: E402
 from penstock.engine.ipc.step_meter import StepMeter  # noqa: E402
 from penstock.engine.ipc.wire import (  # noqa: E402
     BEAT_S,
+    AdapterReply,
     Beat,
     CacheQuery,
     CacheReply,
     CheckIntegrity,
     Done,
+    DropAdapter,
     Fatal,
     FrameSocket,
     FromEngine,
+    LoadAdapter,
     Loading,
     Located,
     ModelFacts,
@@ -65,6 +68,7 @@ from penstock.interface.messages import (  # noqa: E402
     FinishReason,
     SequenceUpdate,
 )
+from penstock.pooling.params import PoolingParams  # noqa: E402
 from penstock.processes.family import end_with_parent  # noqa: E402
 from penstock.processes.frames import WireError  # noqa: E402
 from penstock.processes.wake import Wake  # noqa: E402
@@ -168,6 +172,11 @@ class EngineLoop:
                 self._send(self._cache_reply(message))
             case ResetCache():
                 self._send(Done(message.query_id, _trouble(self._core.reset_prefix_cache)))
+            case LoadAdapter():
+                self._send(_loaded(self._core, message))
+            case DropAdapter():
+                self._core.drop_adapter(message.digest)
+                self._send(Done(message.query_id))
             case CheckIntegrity():
                 self._send(Done(message.query_id, _trouble(self._core.check_integrity)))
             case _:
@@ -249,6 +258,16 @@ def _trouble(command: Callable[[], None]) -> str | None:
     return None
 
 
+def _loaded(core: Core, message: LoadAdapter) -> AdapterReply:
+    """Load an adapter; between steps, which wait for it."""
+    try:
+        return AdapterReply(query_id=message.query_id, digest=core.load_adapter(message.path))
+    except PenstockError as error:
+        return AdapterReply(
+            query_id=message.query_id, kind=type(error).__name__, message=str(error)
+        )
+
+
 def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
     """The real engine: resolve the options, load the model, bind it."""
     return load_core_around(config, startup, lambda executor: executor)
@@ -288,19 +307,31 @@ def load_core_around(
         is_demo=is_demo_model(core.config.model_path),
         architecture=core.spec.architecture,
         parameters=engine_plan.plan.num_parameters,
+        max_loras=core.config.max_loras,
+        adapters=dict(core.adapters.names),
+        labels=core.labels,
+        block_place=core.block_place,
     )
     if station is not None:
         apart = station.begin(core, files)
         startup.ledger.note(logging.INFO, station.told)
         mark("digest of the weights")
         return LoadedCore(apart, facts, core.config, wake=station.wake)
-    return LoadedCore(core, facts, core.config, partial(failure_of, models.executor))
+    return LoadedCore(
+        core, facts, core.config, partial(failure_of, models.executor), wake=core.wake
+    )
 
 
-def warm_up(core: Core) -> None:
-    """Generate one real token, so that ready means that generation works on this machine."""
-    params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
-    core.add_request(EngineRequest(request_id=_WARM_UP_ID, prompt_token_ids=[0], params=params))
+def warm_up(core: Core, model: ModelFacts) -> None:
+    """Generate one real token, or classify by one, so that ready means that this machine can."""
+    core.add_request(
+        EngineRequest(
+            request_id=_WARM_UP_ID,
+            prompt_token_ids=[0],
+            params=SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True),
+            pooling=None if model.labels is None else PoolingParams(task="classify"),
+        )
+    )
     while core.has_work:
         for update in core.step():
             if update.error is not None:
@@ -357,7 +388,7 @@ def _run(frames: FrameSocket, loader: str) -> int:
     startup = Startup(ledger, lambda m: frames.send(encode_frame(m)), start.role)
     loaded = load(start.config, startup)
     startup.loading("the first token", 0.0, 0)
-    warm_up(loaded.core)
+    warm_up(loaded.core, loaded.model)
     ledger.mark("first token")
     # What is loaded lives until the end: keep the collector from walking it in every full pass.
     gc.collect()

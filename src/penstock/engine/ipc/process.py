@@ -14,13 +14,16 @@ from penstock.engine.exits import describe_compute_exit
 from penstock.engine.ipc.spawn import EngineChild
 from penstock.engine.ipc.wire import (
     MAX_FRAME_BYTES,
+    AdapterReply,
     Beat,
     CacheQuery,
     CacheReply,
     CheckIntegrity,
     Done,
+    DropAdapter,
     Fatal,
     FromEngine,
+    LoadAdapter,
     Loading,
     Located,
     Ready,
@@ -41,7 +44,7 @@ START_TIMEOUT_S = 1800.0
 """Seconds after which a start counts as hung; reading 500 GB at 0.5 GB/s takes 1000 s."""
 EXIT_GRACE_S = 5.0
 
-_Reply = StatsReply | CacheReply | Done
+_Reply = StatsReply | CacheReply | AdapterReply | Done
 
 
 class Listener(Protocol):
@@ -152,6 +155,19 @@ class EngineProcess(asyncio.Protocol):
         assert isinstance(reply, CacheReply)
         return reply
 
+    async def load_adapter(self, path: str) -> str:
+        """Load an adapter from a folder; return its digest. Raises EngineDeadError, and the
+        engine's ConfigError or WeightError."""
+        reply = await self._query(lambda query_id: LoadAdapter(query_id, path))
+        assert isinstance(reply, AdapterReply)
+        if reply.kind:
+            raise getattr(errors, reply.kind, PenstockError)(reply.message)
+        return reply.digest
+
+    async def drop_adapter(self, digest: str) -> None:
+        """Forget an adapter. Raises EngineDeadError."""
+        await self._query(lambda query_id: DropAdapter(query_id, digest))
+
     def kill(self, reason: str | PenstockError) -> None:
         """End the process at once; ``reason`` is reported as the cause of its death."""
         self._fatal = EngineDeadError(reason) if isinstance(reason, str) else reason
@@ -202,7 +218,7 @@ class EngineProcess(asyncio.Protocol):
                 self._listener.updated(message.updates)
             case Refused():
                 self._listener.refused(message)
-            case StatsReply() | CacheReply() | Done():
+            case StatsReply() | CacheReply() | AdapterReply() | Done():
                 waiter = self._queries.pop(message.query_id, None)
                 if waiter is not None and not waiter.done():
                     waiter.set_result(message)

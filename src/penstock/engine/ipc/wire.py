@@ -13,7 +13,9 @@ from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.ipc.startup import Phase
 from penstock.handover_config import Role
 from penstock.interface.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
+from penstock.kv_disk_config import BlockPlace
 from penstock.length_limits import LengthLimits
+from penstock.pooling.labels import Labels
 from penstock.processes.frames import PIECE_BYTES, FrameReader, WireError, encode
 from penstock.processes.wake import Wake
 from penstock.sampling.defaults import SamplingDefaults
@@ -64,6 +66,20 @@ class CacheQuery(msgspec.Struct, tag="cache_query", frozen=True):
     position: int | None = None
 
 
+class LoadAdapter(msgspec.Struct, tag="load_adapter", frozen=True):
+    """Load an adapter from this folder; answered by one :class:`AdapterReply`."""
+
+    query_id: int
+    path: str
+
+
+class DropAdapter(msgspec.Struct, tag="drop_adapter", frozen=True):
+    """Forget an adapter; answered by one :class:`Done`."""
+
+    query_id: int
+    digest: str
+
+
 class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
     """Close the engine and end the process; open requests are dropped."""
 
@@ -99,10 +115,18 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int = 0
     """Number of weights. With the architecture it tells profiles of the model from others; 0 where
     nobody has counted."""
+    max_loras: int = 0
+    """How many adapters run at once; 0: none are served."""
+    adapters: dict[str, str] = {}
+    """The digests of the adapters that were loaded at the start, by their names."""
+    labels: Labels | None = None
+    """What the model tells texts by; None: it generates and embeds."""
+    block_place: BlockPlace | None = None
+    """Where blocks are kept on disk; None: nowhere."""
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True, kw_only=True):
-    """The engine has generated its first token and takes requests."""
+    """The engine has served a first request and takes others."""
 
     model: ModelFacts
     phases: list[Phase]
@@ -137,6 +161,15 @@ class Done(msgspec.Struct, tag="done", frozen=True):
     error: str | None = None
 
 
+class AdapterReply(msgspec.Struct, tag="adapter_reply", frozen=True, kw_only=True):
+    """The adapter was loaded, or ``kind`` names the class of the error in penstock.errors."""
+
+    query_id: int
+    digest: str = ""
+    kind: str = ""
+    message: str = ""
+
+
 class CacheReply(msgspec.Struct, tag="cache_reply", frozen=True, kw_only=True):
     """As :class:`~penstock.cache.changes.CacheChanges`, with keys one behind the other."""
 
@@ -163,10 +196,29 @@ class Fatal(msgspec.Struct, tag="fatal", frozen=True):
 
 
 ToEngine = (
-    Start | EngineRequest | Abort | StatsQuery | ResetCache | CheckIntegrity | CacheQuery | Shutdown
+    Start
+    | EngineRequest
+    | Abort
+    | StatsQuery
+    | ResetCache
+    | CheckIntegrity
+    | CacheQuery
+    | LoadAdapter
+    | DropAdapter
+    | Shutdown
 )
 FromEngine = (
-    Located | Loading | Ready | Updates | Refused | StatsReply | CacheReply | Done | Beat | Fatal
+    Located
+    | Loading
+    | Ready
+    | Updates
+    | Refused
+    | StatsReply
+    | CacheReply
+    | AdapterReply
+    | Done
+    | Beat
+    | Fatal
 )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from penstock.engine.ranks.processes import RankProcesses, given_up_on_error
 from penstock.engine.ranks.steps import encoded
 from penstock.errors import PenstockError
+from penstock.interface.adapters import AdapterMemory
 from penstock.interface.blocks import BlockIO
 from penstock.interface.executor import Capabilities, Executor, Pending, Sampling, StepOutcome
 from penstock.interface.sampler import Sampler
@@ -27,13 +28,14 @@ class DeviceRanks:
     the latest.
     """
 
-    capabilities = Capabilities()
     packed: PackedRegions | None = None
     tunable: Tunable | None = None
     blocks: BlockIO | None = None
+    adapters: AdapterMemory | None = None
 
     def __init__(self, own: Executor, processes: RankProcesses) -> None:
         """``own``: the executor of rank 0; it is closed with this one."""
+        self.capabilities = Capabilities(most_logprobs=own.capabilities.most_logprobs)
         self.num_blocks = own.num_blocks
         self.processes = processes
         self._own = own

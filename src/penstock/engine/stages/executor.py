@@ -44,6 +44,7 @@ class StagedExecutor:
 
     packed = None
     tunable = None
+    adapters = None
     blocks = None
 
     def __init__(

@@ -21,6 +21,9 @@ from penstock.processes.frames import WireError
 
 _GRACE_S: Final = 5.0
 """Seconds in which who is refused reads why."""
+_LEAVING_S: Final = 5.0
+"""Seconds in which an engine that has ended its connection is gone: the next one may come while its
+model is put away."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class StageServer:
                 engine.channel.close()
                 with self._changed:
                     feed, self._feed, self._engine = self._feed, None, None
+                    self._changed.notify_all()
                 if feed is not None:
                     feed.close()
             self._say(f"engine {engine.name} has left")
@@ -89,9 +93,9 @@ class StageServer:
             channel.close()
 
     def _take(self, engine: _Engine) -> str:
-        """Have an engine served; returns why not."""
+        """Have an engine served, once the one before it has left; returns why not."""
         with self._changed:
-            if self._engine is not None:
+            if not self._changed.wait_for(lambda: self._engine is None, _LEAVING_S):
                 return "it serves another engine; end that, or start another stage"
             self._engine = engine
             self._changed.notify_all()

@@ -11,11 +11,13 @@ from penstock.errors import ModelError, shown
 from penstock.gguf.metadata import GgufValue
 from penstock.gguf.special_tokens import end_token_ids
 from penstock.interface.sources import Shape, Stored
+from penstock.models.classifier import with_labels
 from penstock.models.gguf.architecture import ADJUSTED, COMMON, Architecture, Fields
 from penstock.models.gguf.architectures import ARCHITECTURES
 from penstock.models.gguf.blocks import FACTOR, GgufTypes
 from penstock.models.gguf.keys import Keys
-from penstock.models.gguf.kinds import require_model
+from penstock.models.gguf.kinds import ENCODER, require_model
+from penstock.models.gguf.labels import read_labels, stored_head
 from penstock.models.gguf.names import GENERAL, IDLE
 from penstock.models.gguf.rope import Floats, RopeScaling, read_scaling
 from penstock.models.name_forms import Told
@@ -31,6 +33,7 @@ SAMPLING: Final = {
     "top_p": "top_p",
     "min_p": "min_p",
     "repetition_penalty": "penalty_repeat",
+    "repeat_last_n": "penalty_last_n",
 }
 """The keys of ``general.sampling`` by the names of ``generation_config.json``."""
 _IDLE_KEYS: Final = (
@@ -84,10 +87,13 @@ def read_gguf_spec(
         wording=_wording(keys, architecture),
     )
     spec = architecture.stored(spec)
+    labels = read_labels(keys, tensors.shapes)
     ignored = keys.finish(ignore)
     idle = f"{IDLE}|{architecture.idle}|{_drafting(keys)}"
     values = {name: _told(keys, key) for name, key in architecture.values.items()}
     stored = {**GENERAL, **architecture.names(spec), **values}
+    if labels is not None:
+        stored["score"] = stored_head(tensors.shapes)
     factors = _factors(tensors.shapes, {each.stored + each.suffix for each in stored.values()})
     names = NameMap(stored, idle, factors=factors)
     own = GgufTypes.of(tensors.types, names)
@@ -99,6 +105,8 @@ def read_gguf_spec(
             f"{FACTOR}) that their format does not keep, and become {spec.dtype} as they are read"
         )
     spec = replace(spec, names=names, quantized=own, notes=(*spec.notes, *notes))
+    if labels is not None:
+        spec = with_labels(spec, labels, stored["score"])
     return scaling.applied(spec)
 
 
@@ -107,6 +115,12 @@ def _architecture(keys: Keys) -> Architecture:
     found = ARCHITECTURES.get(name)
     if keys.integer("expert_count", 0) and name + EXPERTS in ARCHITECTURES:
         found = ARCHITECTURES[name + EXPERTS]
+    if found is None and ENCODER.search(name):
+        raise ModelError(
+            f"{keys.where}: general.architecture is {name!r:.60}, an encoder, whose tokens see the "
+            "whole text; only causal models are served, also for embeddings and reranking (such as "
+            "Qwen3-Embedding and Qwen3-Reranker)"
+        )
     if found is None:
         known = ", ".join(sorted(each for each in ARCHITECTURES if EXPERTS not in each))
         raise ModelError(

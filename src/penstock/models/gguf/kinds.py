@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
@@ -22,6 +23,8 @@ _KINDS: Final[Mapping[object, str]] = {
     "mmproj": _READS_IMAGES,
     "imatrix": ("is an importance matrix and no model; penstock convert takes it by --imatrix"),
 }
+ENCODER: Final = re.compile(r"bert|encoder|-embed(?:ding)?$")
+"""What the names of architectures have in them that are no language models."""
 _PROJECTOR: Final = "clip"
 """The architecture of files of before there was a type for them."""
 

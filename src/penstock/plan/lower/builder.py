@@ -262,7 +262,7 @@ class PlanBuilder:
         return logits
 
     def argmax(self, logits: BufferName) -> BufferName:
-        argmax = self.new("argmax", 1, "int32", Rows.LOGITS)
+        argmax = self.new("argmax", 1, "int32", self._buffers[logits].rows)
         self.append(Argmax(logits, argmax))
         return argmax
 

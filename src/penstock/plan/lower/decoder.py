@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.errors import ModelError
+from penstock.models.names import BIAS
 from penstock.models.spec import (
+    ClassifierSpec,
     GatedDeltaSpec,
     LayerSpec,
     Mixer,
@@ -17,13 +19,24 @@ from penstock.models.spec import (
 )
 from penstock.plan.lower.attention import lower_attention
 from penstock.plan.lower.builder import RESIDUAL, PlanBuilder
+from penstock.plan.lower.declared_weights import LABELS
 from penstock.plan.lower.gated_delta import lower_gated_delta
 from penstock.plan.lower.latent import lower_latent_attention
 from penstock.plan.lower.mlp import lower_mlp
 from penstock.plan.lower.selective import lower_selective
 from penstock.plan.lower.short_conv import lower_short_conv
 from penstock.plan.lower.token_inputs import add_token_input, lower_token_inputs
-from penstock.plan.ops import Add, BufferName, Rows, Scale, ScaleBy, SelectRows, SoftCap, WeightName
+from penstock.plan.ops import (
+    Add,
+    BufferName,
+    LinearPart,
+    Rows,
+    Scale,
+    ScaleBy,
+    SelectRows,
+    SoftCap,
+    WeightName,
+)
 from penstock.plan.plan import Plan
 
 TAPS = "taps"
@@ -63,6 +76,9 @@ def lower_decoder(build: PlanBuilder, spec: ModelSpec, taps: Sequence[int]) -> P
             build.append(ScaleBy(RESIDUAL, RESIDUAL, weight))
     last = build.select(RESIDUAL, "last")
     normed = build.norm_or_read("last_normed", "final_norm", spec.final_norm, last)
+    if spec.classifier is not None:
+        scores = lower_labels(build, spec, spec.classifier, normed)
+        return build.finish(scores, build.argmax(scores), scores, tapped)
     matrix = "embed" if spec.tie_embeddings else "head"
     logits = lower_output(build, spec, normed, matrix, spec.vocab_size)
     return build.finish(logits, build.argmax(logits), normed, tapped)
@@ -73,11 +89,29 @@ def lower_output(
 ) -> BufferName:
     """Logits of x by the output ``matrix``, with the bias, the scale and the cap of ``spec``."""
     logits = build.logits(x, matrix, outputs, bias="head.bias" if spec.head_bias else None)
+    _scale_logits(build, spec, logits)
+    return logits
+
+
+def lower_labels(
+    build: PlanBuilder, spec: ModelSpec, classifier: ClassifierSpec, x: BufferName
+) -> BufferName:
+    """The logits of labels, of all selected rows: they are what such a model returns as its hidden
+    states. Those of tokens are what the language model would give them."""
+    bias = LABELS + BIAS if classifier.tokens and spec.head_bias else None
+    scores = build.new("scores", len(classifier.labels.names), rows=Rows.SELECTED)
+    part = LinearPart(LABELS, len(classifier.labels.names), bias)
+    build.append(build.product(x, scores, part, exact=True))
+    if classifier.tokens:
+        _scale_logits(build, spec, scores)
+    return scores
+
+
+def _scale_logits(build: PlanBuilder, spec: ModelSpec, logits: BufferName) -> None:
     if spec.logits_scale != 1.0:
         build.append(Scale(logits, logits, spec.logits_scale))
     if spec.logits_softcap is not None:
         build.append(SoftCap(logits, logits, spec.logits_softcap))
-    return logits
 
 
 def _embed(build: PlanBuilder, spec: ModelSpec) -> None:

@@ -132,7 +132,9 @@ def _expert_linear(
         bias = build.weight(f"{weight}.bias", e.num_experts, n) if e.bias else None
         parts.append(LinearPart(weight, n, bias))
     stored = build.weights.as_stored([part.weight for part in parts], k)
-    roundings = [build.weights.rounding(part.weight, k, stored=stored) for part in parts]
+    roundings = [
+        build.weights.rounding(part.weight, k, stored=stored, stack=True) for part in parts
+    ]
     require_alike({part.weight: each[0] for part, each in zip(parts, roundings, strict=True)})
     build.append(ExpertLinear(x, ids, out, k, tuple(parts), gated, *roundings[0]))
 

@@ -16,6 +16,7 @@ its own sequence) alone, and is computed in the same order whatever else is in t
 
 from __future__ import annotations
 
+from penstock.plan.ops.adapters import AdapterDown, AdapterPart, AdapterUp
 from penstock.plan.ops.base import (
     Buffer,
     BufferName,
@@ -67,6 +68,9 @@ from penstock.plan.ops.table import OpTable, handles, op_table
 
 __all__ = [
     "Activate",
+    "AdapterDown",
+    "AdapterPart",
+    "AdapterUp",
     "Add",
     "AddActivated",
     "AddNorm",

@@ -13,7 +13,10 @@ _BOTH = (MESSAGES, COUNT)
 _TEXT, _WHOLE, _LIST = any_of(str), any_of(int), any_of(list[Any])
 
 _NO_WISH = "only a chat template that reads a variable for it can follow"
-_CACHED = "prefixes are found by content and kept while there is room"
+_CACHED = (
+    "prefixes are found by content and kept while there is room; with `--kv-disk` for the `ttl`, "
+    "as `cache_keep_s`"
+)
 _NO_SERVICE = "the server has no tools, files or containers of its own"
 _THINKING = Literal["enabled", "disabled", "adaptive", "between_tools"]
 

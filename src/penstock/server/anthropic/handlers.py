@@ -31,11 +31,13 @@ from penstock.server.sse import EventStream, unless_ended
 
 class MessageHandlers:
     """The handlers; ``model`` is used where a body names none, ``reads`` are the variables that
-    chat templates read."""
+    chat templates read, and prompts are kept on disk where the engine ``keeps`` some."""
 
-    def __init__(self, intake: Intake, model: str, reads: TemplateReads) -> None:
+    def __init__(
+        self, intake: Intake, model: str, reads: TemplateReads, keeps: bool = False
+    ) -> None:
         self._intake = intake
-        self._messages = DialectDecoder(MessageRequest, rules_of(MESSAGES), model, reads)
+        self._messages = DialectDecoder(MessageRequest, rules_of(MESSAGES), model, reads, keeps)
         self._counts = DialectDecoder(CountRequest, rules_of(COUNT), model, reads)
         self.prompt_reader = PromptReader(self._messages, _prompts)
 
@@ -79,4 +81,5 @@ class MessageHandlers:
 
 
 async def _prompts(request: MessageRequest, serving: Serving) -> Prompts:
-    return Prompts([await chat_tokens(as_chat(request), serving, NAMES)], request.cache_salt)
+    tokens = await chat_tokens(as_chat(request), serving, NAMES)
+    return Prompts([tokens], request.cache_salt, request.model)

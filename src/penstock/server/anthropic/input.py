@@ -81,6 +81,7 @@ def as_chat(request: Asked) -> ChatRequest:
         stop=request.stop_sequences,
         priority=request.priority,
         cache_salt=request.cache_salt,
+        cache_keep_s=request.cache_keep_s,
         user=None if request.metadata is None else request.metadata.user_id,
     )
 

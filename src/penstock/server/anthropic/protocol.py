@@ -7,6 +7,8 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from penstock.server.keeping import KeepSeconds
+
 
 class ResultBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A part of what a tool has returned: text, or what is refused."""
@@ -135,6 +137,7 @@ class MessageRequest(Asked, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     seed: int | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    cache_keep_s: KeepSeconds | None = None
 
     @property
     def sequences(self) -> int:

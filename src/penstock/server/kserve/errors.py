@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET
 
 from penstock.server import sse
 from penstock.server.errors import ApiError
@@ -11,7 +12,8 @@ from penstock.server.kserve.protocol import InferenceError
 
 def body(failure: ApiError) -> bytes:
     """The body of a response that refuses a request."""
-    return msgspec.json.encode(InferenceError(failure.body.error.message))
+    said = failure.body.error
+    return msgspec.json.encode(InferenceError(said.message, said.code or UNSET))
 
 
 def event(failure: ApiError) -> bytes:

@@ -2,49 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final, TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.errors import PenstockError
 from penstock.server.body_decoder import BodyDecoder
 from penstock.server.errors import RETRY_AFTER_S, ApiError, model_not_found, unavailable
 from penstock.server.intake import Intake
 from penstock.server.kserve import errors
 from penstock.server.kserve.api import VERSION, TextJob
-from penstock.server.kserve.input import TextDecoder, merged
+from penstock.server.kserve.input import TextDecoder, completion, merged
 from penstock.server.kserve.models import (
-    EXTENSIONS,
-    ModelReady,
     RepositoryChange,
     RepositoryModel,
     RepositoryQuery,
-    ServerLive,
-    ServerMetadata,
-    ServerReady,
-    StatisticsOfModels,
     config,
-    metadata,
-    statistics,
 )
+from penstock.server.kserve.paths import GENERATE, GENERATE_STREAM
 from penstock.server.kserve.protocol import TextRequest
 from penstock.server.kserve.reading import read_tensors
+from penstock.server.kserve.status import KServeStatus, ShownModel
 from penstock.server.kserve.tensors import InferDecoder, encoded
 from penstock.server.metrics import Counts
 from penstock.server.open_requests import OpenRequests
+from penstock.server.openai.key_query import PromptReader, PromptReaders, Prompts, of_completion
+from penstock.server.serving import Serving
 from penstock.server.sse import EventStream, unless_ended
 from penstock.server.supervisor import Supervisor
-from penstock.version import __version__
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 HEADER_LENGTH: Final = "inference-header-content-length"
 """The header, of requests and of answers, that says how many bytes of the body are JSON."""
-STATS_TIMEOUT_S: Final = 2.0
-"""Seconds that statistics wait for an engine in a long step."""
 _VERSIONS: Final = "/versions/"
 
 
@@ -62,7 +53,10 @@ class KServeHandlers:
         self._texts = TextDecoder()
         self._envelopes = InferDecoder.envelopes()
         self._queries = BodyDecoder(RepositoryQuery)
+        reader = PromptReader(self._texts, self._prompts)
+        self.prompt_readers: PromptReaders = {GENERATE: reader, GENERATE_STREAM: reader}
         self._changes = BodyDecoder(RepositoryChange)
+        self.status = KServeStatus(self, self._query)
 
     async def kserve_generate(self, request: Request) -> Response:
         job = await self._generating(request, streams=False)
@@ -91,54 +85,14 @@ class KServeHandlers:
         headers = {HEADER_LENGTH: str(length)}
         return Response(body, headers=headers, media_type="application/octet-stream")
 
-    async def kserve_server(self, request: Request) -> Response:
-        return _json(ServerMetadata("penstock", __version__, EXTENSIONS))
-
-    async def kserve_live(self, request: Request) -> Response:
-        return _json(ServerLive())
-
-    async def kserve_ready(self, request: Request) -> Response:
-        self._check_ready()
-        return _json(ServerReady())
-
-    async def kserve_model(self, request: Request) -> Response:
-        self._check_model(request)
-        return _json(metadata(self._engine.model))
-
-    async def kserve_model_ready(self, request: Request) -> Response:
-        self._check_model(request)
-        self._check_ready()
-        return _json(ModelReady(self._model))
-
     async def kserve_config(self, request: Request) -> Response:
         self._check_model(request)
         return _json(config(self._engine.model))
 
-    async def kserve_model_stats(self, request: Request) -> Response:
-        self._check_model(request)
-        return await self.kserve_stats(request)
-
-    async def kserve_stats(self, request: Request) -> Response:
-        steps = 0
-        try:
-            async with asyncio.timeout(STATS_TIMEOUT_S):
-                steps = (await self._engine.stats()).steps
-        except (TimeoutError, PenstockError):
-            pass  # what the server counts itself is told all the same
-        return _json(StatisticsOfModels([statistics(self._model, self._counts, steps)]))
-
-    async def kserve_index(self, request: Request) -> Response:
-        query = RepositoryQuery()
-        if _has_body(request):
-            query = await self._intake.decoded(request, self._queries, read_tensors)
-        trouble = self._trouble
-        if trouble is None:
-            models = [RepositoryModel(name=self._model)]
-        elif query.ready:
-            models = []
-        else:
-            models = [RepositoryModel(name=self._model, state="UNAVAILABLE", reason=trouble)]
-        return Response(msgspec.json.encode(models), media_type="application/json")
+    async def _query(self, request: Request) -> RepositoryQuery:
+        if not _has_body(request):
+            return RepositoryQuery()
+        return await self._intake.decoded(request, self._queries, read_tensors)
 
     async def kserve_load(self, request: Request) -> Response:
         self._check_model(request)
@@ -174,12 +128,27 @@ class KServeHandlers:
         prepare = TextJob.prepare(body, asked, self._model, serving, meter)
         return await unless_ended(request, request.receive, prepare)
 
+    async def _prompts(self, request: TextRequest, serving: Serving) -> Prompts:
+        asked = completion(self._model, request.text_input, merged(request))
+        return await of_completion(asked, serving)
+
     @property
-    def _trouble(self) -> str | None:
+    def trouble(self) -> str | None:
         return self._requests.draining or self._engine.trouble
 
+    def shown(self) -> list[ShownModel]:
+        trouble = self.trouble
+        entry = RepositoryModel(name=self._model)
+        if trouble is not None:
+            entry = RepositoryModel(name=self._model, state="UNAVAILABLE", reason=trouble)
+        return [ShownModel(self._model, entry, trouble, self._counts, self._engine)]
+
+    def shown_at(self, request: Request) -> ShownModel:
+        self._check_model(request)
+        return self.shown()[0]
+
     def _check_ready(self) -> None:
-        trouble = self._trouble
+        trouble = self.trouble
         if trouble is not None:
             raise unavailable(trouble, "not_ready", RETRY_AFTER_S)
 

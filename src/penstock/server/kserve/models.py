@@ -134,7 +134,7 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     inference_count: int
     """Answers."""
     execution_count: int
-    """The engine's steps; 0 while it does not tell."""
+    """The steps of its engines; 0 before they were told."""
     inference_stats: InferenceTimes
 
 
@@ -156,7 +156,7 @@ class RepositoryModel(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     version: str = VERSION
-    state: Literal["READY", "UNAVAILABLE"] = "READY"
+    state: Literal["READY", "UNAVAILABLE", "LOADING", "UNLOADING"] = "READY"
     reason: str = ""
 
 
@@ -166,9 +166,10 @@ class RepositoryChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameters: dict[str, object] = {}
 
 
-def metadata(model: ModelFacts) -> ModelMetadata:
+def metadata_of(name: str) -> ModelMetadata:
+    """The tensors of a model of this name: those of all models."""
     return ModelMetadata(
-        name=model.served_model_name,
+        name=name,
         inputs=[TensorMetadata(each.name, each.datatype, each.shape) for each in INPUTS],
         outputs=[TensorMetadata(each.name, each.datatype, each.shape) for each in OUTPUTS],
     )

@@ -72,6 +72,8 @@ class InferenceError(msgspec.Struct, frozen=True):
     """Why a request is refused, or the last event of a stream that ends early."""
 
     error: str
+    code: str | UnsetType = UNSET
+    """An extension: what OpenAI's clients are told, which is more precise."""
 
 
 class InputParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -20,6 +20,7 @@ from penstock.frontend.outputs import (
 from penstock.sampling.params import SamplingParams
 from penstock.server.errors import ApiError
 from penstock.server.fanout import has_news, last, merged
+from penstock.server.fill import Gap
 from penstock.server.llama import errors
 from penstock.server.llama.infill import infill_tokens
 from penstock.server.llama.input import COMPLETION, NAMES, completion_of, constraint_of
@@ -61,7 +62,10 @@ class LlamaJob:
         """Validate a request. Raises ApiError or RequestError for what is refused before the engine
         runs."""
         if isinstance(request, InfillRequest):
-            asked = completion_of(request, await infill_tokens(request, serving))
+            gap = Gap.of(serving.engine.tokenizer, "", "ask /completion")
+            asked = completion_of(request, await infill_tokens(request, serving, gap))
+            if not request.ignore_eos:
+                asked = msgspec.structs.replace(asked, stop_token_ids=list(gap.ends))
         else:
             asked = completion_of(request, request.prompt)
         with by_names(NAMES):
@@ -74,7 +78,7 @@ class LlamaJob:
         (output,) = await last([self._prepared.generation(self._id)])
         whole = output.outputs[0].since(None)
         tokens = whole.token_ids if self._request.return_tokens else []
-        return msgspec.json.encode(self._end(output, whole, tokens))
+        return self._told(self._end(output, whole, tokens))
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The answer as server-sent events; the last has no text of its own."""
@@ -99,11 +103,20 @@ class LlamaJob:
                     )
                     yield event(msgspec.json.encode(part))
         assert output is not None
-        yield event(msgspec.json.encode(self._end(output, OutputDelta("", [], None), [])))
+        yield event(self._told(self._end(output, OutputDelta("", [], None), [])))
 
     def error(self, failure: ApiError) -> bytes:
         """The event that says why a stream ends early."""
         return errors.event(failure)
+
+    def _told(self, end: LlamaPart) -> bytes:
+        """The end of an answer, with the fields that are wanted of it."""
+        wanted = self._request.response_fields
+        if not wanted:
+            return msgspec.json.encode(end)
+        fields = msgspec.to_builtins(end)
+        found = ((path, _at(fields, path.split("/"))) for path in wanted)
+        return msgspec.json.encode({path: value for path, value in found if value is not UNSET})
 
     def _end(self, output: RequestOutput, new: OutputDelta, tokens: list[int]) -> LlamaPart:
         (choice,) = output.outputs
@@ -183,12 +196,22 @@ def settings(params: SamplingParams, predict: int) -> LlamaSettings:
         top_p=params.top_p,
         min_p=params.min_p,
         repeat_penalty=params.repetition_penalty,
+        repeat_last_n=-1 if params.repeat_last_n is None else params.repeat_last_n,
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,
         stop=list(params.stop),
         ignore_eos=params.ignore_eos,
         n_probs=params.logprobs or 0,
     )
+
+
+def _at(value: Any, path: Sequence[str]) -> Any:
+    """What is at a path of names within objects; UNSET where there is nothing."""
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            return UNSET
+        value = value[name]
+    return value
 
 
 def _rate(count: int, ms: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET
 
 from penstock.server import sse
 from penstock.server.errors import ApiError
@@ -12,7 +13,9 @@ from penstock.server.llama.protocol import LlamaError, LlamaErrorDetail
 def body(failure: ApiError) -> bytes:
     """The body of a response that refuses a request."""
     said = failure.body.error
-    detail = LlamaErrorDetail(code=failure.status, message=said.message, type=said.type)
+    detail = LlamaErrorDetail(
+        code=failure.status, message=said.message, type=said.type, reason=said.code or UNSET
+    )
     return msgspec.json.encode(LlamaError(error=detail))
 
 

@@ -8,11 +8,15 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.server.errors import RETRY_AFTER_S, unavailable
+from penstock.errors import shown
+from penstock.server.errors import RETRY_AFTER_S, ApiError, unavailable
+from penstock.server.fill import Gap
 from penstock.server.intake import Intake
 from penstock.server.llama import errors
 from penstock.server.llama.api import LlamaJob, settings
 from penstock.server.llama.field_table import rules_of
+from penstock.server.llama.infill import infill_tokens
+from penstock.server.llama.input import completion_of
 from penstock.server.llama.paths import COMPLETION, COMPLETIONS, INFILL, PROPS, SLOTS, TEMPLATE
 from penstock.server.llama.protocol import (
     DefaultSettings,
@@ -27,6 +31,7 @@ from penstock.server.llama.protocol import (
 )
 from penstock.server.openai.body import DialectDecoder
 from penstock.server.openai.functions import with_tools
+from penstock.server.openai.key_query import PromptReader, PromptReaders, Prompts, of_completion
 from penstock.server.openai.messages import chat_prompt
 from penstock.server.openai.protocol import ChatRequest
 from penstock.server.openai.template_reads import TemplateReads
@@ -39,6 +44,7 @@ from penstock.version import __version__
 _CONTINUE = "Continue a prompt, as llama-server does."
 _FAIL = "fail_on_no_slot"
 """The query parameter by which a client learns from the status whether a request would wait."""
+_WAITS, _FAILS = "0", "1"
 _FILL = "Fill a gap in a text, as llama-server does."
 
 
@@ -52,6 +58,11 @@ class LlamaHandlers:
         self._decoder = DialectDecoder(LlamaRequest, rules_of(COMPLETION), model)
         self._infills = DialectDecoder(InfillRequest, rules_of(INFILL), model)
         self._templates = DialectDecoder(TemplateRequest, rules_of(TEMPLATE), model, reads)
+        self.prompt_readers: PromptReaders = {
+            COMPLETION: PromptReader(self._decoder, _prompts),
+            COMPLETIONS: PromptReader(self._decoder, _prompts),
+            INFILL: PromptReader(self._infills, _prompts_of_gap),
+        }
 
     async def llama_completion(self, request: Request) -> Response | EventStream:
         return await self._intake.answered(request, self._decoder, LlamaJob.prepare, errors.body)
@@ -88,7 +99,12 @@ class LlamaHandlers:
 
     async def llama_slots(self, request: Request) -> Response:
         total, open_ones = self._slots, self._engine.llm.open_sequences.count
-        if request.query_params.get(_FAIL) == "1" and open_ones >= total:
+        fails = request.query_params.get(_FAIL, _WAITS)
+        if fails not in (_WAITS, _FAILS):
+            raise ApiError(
+                400, f"{_FAIL} must be {_WAITS} or {_FAILS}, not {shown(fails)}", param=_FAIL
+            )
+        if fails == _FAILS and open_ones >= total:
             raise unavailable(
                 f"all {total} sequences that may run are in use", "no_slot", RETRY_AFTER_S
             )
@@ -147,12 +163,22 @@ class LlamaHandlers:
                 self.llama_slots,
                 "The room for sequences that run, as llama-server tells of it.",
                 LlamaSlot,
-                query={_FAIL: {"enum": ["0", "1"]}},
+                query={_FAIL: {"enum": [_WAITS, _FAILS]}},
                 error=LlamaError,
                 error_body=errors.body,
                 listed=True,
             ),
         ]
+
+
+async def _prompts(request: LlamaRequest, serving: Serving) -> Prompts:
+    return await of_completion(completion_of(request, request.prompt), serving)
+
+
+async def _prompts_of_gap(request: InfillRequest, serving: Serving) -> Prompts:
+    gap = Gap.of(serving.engine.tokenizer, "", "ask /completion")
+    tokens = await infill_tokens(request, serving, gap)
+    return Prompts([tokens], request.cache_salt, request.model)
 
 
 async def _prompt(body: TemplateRequest, serving: Serving) -> TemplatePrompt:

@@ -22,8 +22,6 @@ NAMES: Final[Mapping[str, str]] = {
 }
 """What it calls the fields of a completion."""
 
-_EVERYTHING: Final = -1
-"""``repeat_last_n`` for all tokens of prompt and answer."""
 _DRAWN: Final = (-1, 2**32 - 1)
 """Seeds that mean one that is drawn."""
 _NEVER: Final = -100.0
@@ -33,7 +31,6 @@ _NEVER: Final = -100.0
 def completion_of(request: LlamaAsked, prompt: str | Sequence[int]) -> CompletionRequest:
     """Return the request as a completion of ``prompt``, but for its constraint. Raises ApiError
     naming the field at fault."""
-    _check_penalty(request)
     predict, temperature = request.n_predict, request.temperature
     return CompletionRequest(
         model=request.model,
@@ -45,6 +42,7 @@ def completion_of(request: LlamaAsked, prompt: str | Sequence[int]) -> Completio
         top_p=request.top_p,
         min_p=request.min_p,
         repetition_penalty=request.repeat_penalty,
+        repeat_last_n=request.repeat_last_n,
         presence_penalty=request.presence_penalty,
         frequency_penalty=request.frequency_penalty,
         seed=None if request.seed in _DRAWN else request.seed,
@@ -71,18 +69,6 @@ def constraint_of(request: LlamaAsked) -> Constraint | None:
     check_nesting(schema, "json_schema")
     text = schema_text(schema, "json_schema")
     return Constraint(GrammarSpec(kind="json_schema", text=text), "json_schema")
-
-
-def _check_penalty(request: LlamaAsked) -> None:
-    """Raise ApiError where a penalty is asked for that forgets tokens."""
-    if request.repeat_last_n in (None, _EVERYTHING) or request.repeat_penalty in (None, 1.0):
-        return
-    raise ApiError(
-        400,
-        f"repeat_last_n: repeat_penalty looks at all tokens here, not at the last "
-        f"{request.repeat_last_n}; send {_EVERYTHING}, or leave repeat_penalty out",
-        param="repeat_last_n",
-    )
 
 
 def _biases(request: LlamaAsked) -> dict[int, float] | None:

@@ -10,3 +10,8 @@ TEMPLATE = "/apply-template"
 PROPS = "/props"
 """Short for properties."""
 SLOTS = "/slots"
+
+# Those of its router, which has several models.
+MODELS = "/models"
+LOAD = "/models/load"
+UNLOAD = "/models/unload"

@@ -28,7 +28,8 @@ class LlamaAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     min_p: float | None = None
     repeat_penalty: float | None = None
     repeat_last_n: int | None = None
-    """Tokens that ``repeat_penalty`` looks back at. Here it looks at all, which is -1."""
+    """How many last tokens of prompt and answer all penalties look at: -1 for all, and 0 for none.
+    Without it ``repeat_penalty`` looks at all, and the others at those of the answer."""
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: int | None = None
@@ -44,6 +45,9 @@ class LlamaAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     grammar: str = ""
     """What the answer must be, in GBNF."""
     json_schema: dict[str, object] | None = None
+    response_fields: list[str] = []
+    """What is told of the whole answer, or of a stream's end, each by its path of names between
+    slashes; all where there is none."""
 
     # Extensions: the names are those of the other dialects.
     model: str
@@ -124,7 +128,7 @@ class LlamaSettings(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float
     min_p: float
     repeat_penalty: float
-    repeat_last_n: int = -1
+    repeat_last_n: int
     presence_penalty: float
     frequency_penalty: float
     stop: list[str]
@@ -163,6 +167,8 @@ class LlamaErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
     """The status of the response, or what it would have been."""
     message: str
     type: str
+    reason: str | UnsetType = UNSET
+    """An extension: the ``code`` that OpenAI's clients are told, which is more precise."""
 
 
 class LlamaError(msgspec.Struct, frozen=True, kw_only=True):

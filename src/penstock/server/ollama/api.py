@@ -18,7 +18,14 @@ from penstock.server.errors import ApiError
 from penstock.server.fanout import last, merged
 from penstock.server.meter import Meter
 from penstock.server.ollama import errors
-from penstock.server.ollama.input import CHAT, GENERATE, of_chat, of_prompt, of_raw
+from penstock.server.ollama.input import (
+    CHAT,
+    GENERATE,
+    is_continued,
+    of_chat,
+    of_prompt,
+    of_raw,
+)
 from penstock.server.ollama.protocol import (
     ChatLine,
     GenerateLine,
@@ -33,6 +40,9 @@ from penstock.server.ollama.protocol import (
 from penstock.server.openai import answer_structs
 from penstock.server.openai.choice_stream import ChoiceStream
 from penstock.server.openai.prepare import PreparedChat, prepare_chat, prepare_raw
+from penstock.server.openai.prompts import gap_of
+from penstock.server.openai.protocol import ChatRequest
+from penstock.server.openai.sampling import chat_params
 from penstock.server.serving import Serving
 
 _NS: Final = 10**9
@@ -106,10 +116,15 @@ class GenerateJob(_AnswerJob):
     async def prepare(cls, request: GenerateRequest, serving: Serving, meter: Meter) -> GenerateJob:
         """Validate a request. Raises ApiError or RequestError for what is refused before the engine
         runs."""
-        if not request.prompt:
+        if not request.prompt and not request.suffix:
+            _check_options(of_prompt(request), serving)
             return cls(request, None)
-        if request.raw:
-            return cls(request, await prepare_raw(of_raw(request), serving, meter, GENERATE))
+        if is_continued(request):
+            asked = of_raw(request)
+            gap = gap_of(asked, serving.engine)
+            if gap is not None:
+                asked = msgspec.structs.replace(asked, stop_token_ids=list(gap.ends))
+            return cls(request, await prepare_raw(asked, serving, meter, GENERATE))
         return cls(request, await prepare_chat(of_prompt(request), serving, meter, GENERATE))
 
     def _line(self, new: AnswerDelta, output: RequestOutput | None, rest: dict[str, Any]) -> Line:
@@ -127,6 +142,7 @@ class ChatJob(_AnswerJob):
         """Validate a request. Raises ApiError or RequestError for what is refused before the engine
         runs."""
         if not request.messages:
+            _check_options(of_chat(request), serving)
             return cls(request, None)
         return cls(request, await prepare_chat(of_chat(request), serving, meter, CHAT))
 
@@ -144,6 +160,13 @@ class ChatJob(_AnswerJob):
             content=new.content, thinking=new.reasoning or UNSET, tool_calls=calls or UNSET
         )
         return ChatLine(**rest, message=message)
+
+
+def _check_options(chat: ChatRequest, serving: Serving) -> None:
+    """Raise ApiError or RequestError for options that nothing is sampled by, where a request only
+    loads the model; how many tokens fit is known with a prompt."""
+    unlimited = msgspec.structs.replace(chat, max_completion_tokens=None, max_tokens=None)
+    chat_params(unlimited, serving.engine.model, 0)
 
 
 def _timings(output: RequestOutput, choice: CompletionOutput) -> dict[str, Any]:

@@ -40,7 +40,6 @@ TABLE: tuple[Rule, ...] = (
     *_options("mirostat", _SAMPLER, these(0)),
     *_options("mirostat_tau mirostat_eta", "`mirostat` alone turns it on", advice=_NUMBER),
     *_options("penalize_newline", "penalties are of all tokens", these(True)),
-    Rule("suffix", (GENERATE,), "models are asked to continue a text only", these("")),
     Rule("template", (GENERATE,), "the template is the server's", these(""),
          fix="send `raw` and write the prompt as a template would"),
     Rule("context", (GENERATE,), "nothing is kept of a request", these([]),

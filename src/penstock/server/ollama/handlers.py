@@ -12,14 +12,19 @@ from starlette.responses import Response
 from penstock.parsing.styles import Styles
 from penstock.server.fields.check import Advice
 from penstock.server.fields.rules import Rule
-from penstock.server.intake import Intake
+from penstock.server.intake import Intake, with_adapter
 from penstock.server.of_model import OfModel
 from penstock.server.ollama import errors
+from penstock.server.ollama import input as names
 from penstock.server.ollama.api import ChatJob, GenerateJob
 from penstock.server.ollama.embed import embedded, embedded_one
+from penstock.server.ollama.errors import ErrorLine
 from penstock.server.ollama.field_table import rules_of
+from penstock.server.ollama.input import is_continued, of_chat, of_prompt, of_raw
 from penstock.server.ollama.models import (
+    LoadedModel,
     LoadedModels,
+    LocalModel,
     LocalModels,
     ModelShown,
     ModelStatus,
@@ -31,16 +36,19 @@ from penstock.server.ollama.protocol import (
     ChatLine,
     Embedded,
     EmbedRequest,
-    ErrorLine,
     GenerateLine,
     GenerateRequest,
     OldEmbedded,
     OldEmbedRequest,
     OllamaChatRequest,
 )
+from penstock.server.ollama.reading import read_undeclared
 from penstock.server.openai.body import DialectDecoder
+from penstock.server.openai.key_query import PromptReader, PromptReaders, Prompts, of_completion
+from penstock.server.openai.prepare import chat_tokens
 from penstock.server.openai.template_reads import TemplateReads
 from penstock.server.openapi import Endpoint
+from penstock.server.serving import Serving
 from penstock.server.sse import LINES, EventStream, unless_ended
 from penstock.server.supervisor import Supervisor
 
@@ -81,40 +89,54 @@ class OllamaHandlers:
         self._embeds = _Decoder(EmbedRequest, EMBED, model, reads)
         self._old_embeds = _Decoder(OldEmbedRequest, OLD_EMBED, model, reads)
         self._shows = _Decoder(ShowRequest, SHOW, model, reads)
+        self.prompt_readers: PromptReaders = {
+            GENERATE: PromptReader(self._generating, _prompts_of_prompt),
+            CHAT: PromptReader(self._chats, _prompts_of_chat),
+        }
 
     async def ollama_generate(self, request: Request) -> Response | EventStream:
         return await self._intake.answered(
-            request, self._generating, GenerateJob.prepare, errors.body, LINES
+            request, self._generating, GenerateJob.prepare, errors.body, LINES, read_undeclared
         )
 
     async def ollama_chat(self, request: Request) -> Response | EventStream:
         return await self._intake.answered(
-            request, self._chats, ChatJob.prepare, errors.body, LINES
+            request, self._chats, ChatJob.prepare, errors.body, LINES, read_undeclared
         )
 
     async def ollama_embed(self, request: Request) -> Response:
         meter = self._intake.begin(request)
-        body = await self._intake.decoded(request, self._embeds)
-        self._intake.check_model(body.model)
-        serving = await self._intake.admitted(request, body.sequences)
+        body = await self._intake.decoded(request, self._embeds, read_undeclared)
+        adapter = self._intake.adapter(body.model)
+        serving = with_adapter(await self._intake.admitted(request, body.sequences), adapter)
         return _json(await unless_ended(request, request.receive, embedded(body, serving, meter)))
 
     async def ollama_old_embed(self, request: Request) -> Response:
         meter = self._intake.begin(request)
-        body = await self._intake.decoded(request, self._old_embeds)
-        self._intake.check_model(body.model)
-        serving = await self._intake.admitted(request, 1)
+        body = await self._intake.decoded(request, self._old_embeds, read_undeclared)
+        adapter = self._intake.adapter(body.model)
+        serving = with_adapter(await self._intake.admitted(request, 1), adapter)
         work = embedded_one(body, serving, meter)
         return _json(await unless_ended(request, request.receive, work))
 
     async def ollama_tags(self, request: Request) -> Response:
-        return _json(msgspec.json.encode(LocalModels([self._status.get().local()])))
+        return _json(msgspec.json.encode(LocalModels([self.local])))
 
     async def ollama_ps(self, request: Request) -> Response:
-        return _json(msgspec.json.encode(LoadedModels([self._status.get().loaded()])))
+        return _json(msgspec.json.encode(LoadedModels([self.loaded])))
+
+    @property
+    def local(self) -> LocalModel:
+        """The model, as it is listed."""
+        return self._status.get().local()
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The model, as it is listed among those that are loaded."""
+        return self._status.get().loaded()
 
     async def ollama_show(self, request: Request) -> Response:
-        body = await self._intake.decoded(request, self._shows)
+        body = await self._intake.decoded(request, self._shows, read_undeclared)
         self._intake.check_model(body.model)
         return _json(msgspec.json.encode(self._status.get().shown()))
 
@@ -206,6 +228,18 @@ class OllamaHandlers:
                 OllamaVersion,
             ),
         ]
+
+
+async def _prompts_of_prompt(request: GenerateRequest, serving: Serving) -> Prompts:
+    if is_continued(request):
+        return await of_completion(of_raw(request), serving)
+    tokens = await chat_tokens(of_prompt(request), serving, names.GENERATE)
+    return Prompts([tokens], request.cache_salt, request.model)
+
+
+async def _prompts_of_chat(request: OllamaChatRequest, serving: Serving) -> Prompts:
+    tokens = await chat_tokens(of_chat(request), serving, names.CHAT)
+    return Prompts([tokens], request.cache_salt, request.model)
 
 
 def _json(data: bytes) -> Response:

@@ -33,9 +33,6 @@ CHAT: Final = Names("options.num_predict", "format", "format", ".function")
 GENERATE: Final = Names("options.num_predict", "format", "format", messages="prompt")
 """What the endpoints call the fields of a chat."""
 
-_EVERYTHING: Final = -1
-"""``repeat_last_n`` for all tokens of prompt and answer."""
-
 
 def of_chat(request: OllamaChatRequest) -> ChatRequest:
     """Return the request as a chat. Raises ApiError naming the field at fault."""
@@ -76,16 +73,27 @@ def of_prompt(request: GenerateRequest) -> ChatRequest:
     )
 
 
+def is_continued(request: GenerateRequest) -> bool:
+    """Whether a request to generate is for what continues its prompt, and no chat."""
+    return request.raw or bool(request.suffix)
+
+
 def of_raw(request: GenerateRequest) -> CompletionRequest:
-    """Return a raw request to generate as a completion. Raises ApiError naming the field at
-    fault."""
+    """Return a request to generate whose prompt is continued as a completion. Raises ApiError
+    naming the field at fault."""
     if request.system is not None:
+        what = "prompt before a gap" if request.suffix else "raw prompt"
         raise ApiError(
-            400, "system: a raw prompt is continued as it is; write it there", param="system"
+            400,
+            f"system: a {what} is taken as it is; write it there",
+            param="system",
         )
     top = request.top_logprobs or 0
+    asked = CompletionRequest(
+        model=request.model, prompt=request.prompt, suffix=request.suffix or None
+    )
     return msgspec.structs.replace(
-        _sampled(CompletionRequest(model=request.model, prompt=request.prompt), request),
+        _sampled(asked, request),
         response_format=_format(request),
         logprobs=top if request.logprobs else None,
     )
@@ -97,7 +105,6 @@ Asked = TypeVar("Asked", bound=Sampling)
 def _sampled(asked: Asked, request: OllamaAsked) -> Asked:
     """``asked``, with the options of ``request``."""
     options = request.options
-    _check_penalty(request)
     predict = options.num_predict
     return msgspec.structs.replace(
         asked,
@@ -108,24 +115,12 @@ def _sampled(asked: Asked, request: OllamaAsked) -> Asked:
         top_p=options.top_p,
         min_p=options.min_p,
         repetition_penalty=options.repeat_penalty,
+        repeat_last_n=options.repeat_last_n,
         presence_penalty=options.presence_penalty,
         frequency_penalty=options.frequency_penalty,
         stop=options.stop,
         priority=request.priority,
         cache_salt=request.cache_salt,
-    )
-
-
-def _check_penalty(request: OllamaAsked) -> None:
-    """Raise ApiError where a penalty is asked for that forgets tokens."""
-    options = request.options
-    if options.repeat_last_n in (None, _EVERYTHING) or options.repeat_penalty in (None, 1.0):
-        return
-    raise ApiError(
-        400,
-        f"options.repeat_last_n: repeat_penalty looks at all tokens here, not at the last "
-        f"{options.repeat_last_n}; send {_EVERYTHING}, or leave repeat_penalty out",
-        param="options.repeat_last_n",
     )
 
 

@@ -120,7 +120,7 @@ class ModelStatus:
     def shown(self) -> ModelShown:
         family = self._model.architecture
         defaults = msgspec.to_builtins(self._model.sampling_defaults)
-        can = capabilities(bool(self._template), self._styles)
+        can = capabilities(bool(self._template), self._styles, self._model.labels)
         return ModelShown(
             parameters="\n".join(f"{name} {value}" for name, value in defaults.items() if value),
             template=self._template,

@@ -25,7 +25,8 @@ class OllamaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     min_p: float | None = None
     repeat_penalty: float | None = None
     repeat_last_n: int | None = None
-    """Tokens that ``repeat_penalty`` looks back at. Here it looks at all, which is -1."""
+    """How many last tokens of prompt and answer all penalties look at: -1 for all, and 0 for none.
+    Without it ``repeat_penalty`` looks at all, and the others at those of the answer."""
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     stop: str | list[str] | None = None
@@ -56,6 +57,8 @@ class GenerateRequest(OllamaAsked, frozen=True, forbid_unknown_fields=True, kw_o
     """The body of ``POST /api/generate``."""
 
     prompt: str = ""
+    suffix: str = ""
+    """What is behind a gap that the prompt is before: the answer fills it."""
     system: str | None = None
     raw: bool = False
     """Whether the prompt is continued as it is, without the chat template."""
@@ -172,9 +175,3 @@ class Embedded(msgspec.Struct, frozen=True, kw_only=True):
 
 class OldEmbedded(msgspec.Struct, frozen=True, kw_only=True):
     embedding: list[float]
-
-
-class ErrorLine(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request is refused, or the last line of a stream that ends early."""
-
-    error: str

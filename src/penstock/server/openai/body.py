@@ -12,6 +12,7 @@ from penstock.server.body_decoder import BodyDecoder
 from penstock.server.errors import ApiError
 from penstock.server.fields.check import Advice
 from penstock.server.fields.rules import Rule
+from penstock.server.keeping import heeded
 from penstock.server.openai.protocol import Sampling
 from penstock.server.openai.template_reads import UNREAD, TemplateReads, header_names
 from penstock.server.openai.thinking import heed
@@ -34,20 +35,24 @@ class DialectDecoder(BodyDecoder[Body]):
         rules: Iterable[Rule] = (),
         model: str | None = None,
         reads: TemplateReads | None = None,
+        keeps: bool = False,
     ) -> None:
         super().__init__(kind, rules)
         self._model = model
+        self._keeps = keeps
         self._reads = TemplateReads() if reads is None else reads
 
     def _heed(self, advice: list[Advice], given: dict[str, Any]) -> list[Rule]:
         if self._model is not None:
             given.setdefault("model", self._model)
+        if self._keeps:
+            advice = heeded(advice, given)
         rules = [each.rule for each in advice if not each.rule.wish]
         wishes = [each for each in advice if each.rule.wish]
         if wishes:
             options = given.get(_TEMPLATE_OPTIONS, {})
             if isinstance(options, dict):
-                rules += heed(wishes, self._reads.always, options)
+                rules += heed(wishes, self._reads.always, options, self._reads.efforts)
             if options:
                 given[_TEMPLATE_OPTIONS] = options
         if self._unread(given):

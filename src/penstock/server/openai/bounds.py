@@ -14,10 +14,10 @@ from penstock.engine.ipc.wire import ModelFacts
 from penstock.sampling.params import MAX_STOP_CHARS, MAX_STOPS, RANGES
 from penstock.sampling.ranges import Range
 from penstock.server.logs import LEVELS
-from penstock.server.openai.completions import MAX_PROMPTS
 from penstock.server.openai.embeddings import MAX_INPUTS
 from penstock.server.openai.field_table import rules_of
 from penstock.server.openai.paths import CHAT
+from penstock.server.openai.prompts import MAX_PROMPTS
 from penstock.server.openai.responses.protocol import LOGPROBS
 
 Schema = dict[str, Any]
@@ -41,9 +41,10 @@ def bound(schemas: Mapping[str, Schema], model: ModelFacts, best_priority: int) 
                 _apply(properties[field], keywords)
         if name in _RULES:
             schema["allOf"] = _RULES[name]
-    if "EmbeddingRequest" in schemas:
-        properties = schemas["EmbeddingRequest"]["properties"]
-        properties["input"] = _prompt(model.lengths.longest_input, model, MAX_INPUTS)
+    for name in ("EmbeddingRequest", "PoolingRequest"):
+        if name in schemas:
+            properties = schemas[name]["properties"]
+            properties["input"] = _prompt(model.lengths.longest_input, model, MAX_INPUTS)
     if "CompletionRequest" in schemas:
         properties = schemas["CompletionRequest"]["properties"]
         properties["prompt"] = _prompt(model.lengths.longest_prompt, model, MAX_PROMPTS)
@@ -65,7 +66,7 @@ def _fields(model: ModelFacts) -> dict[str, Keywords]:
     digits = {"pattern": "^[0-9]+$", "maxLength": len(str(model.vocab_size - 1))}
     return {
         **fields,
-        "model": {"string": {"enum": [model.served_model_name]}},
+        **({} if model.max_loras else {"model": {"string": {"enum": [model.served_model_name]}}}),
         "max_tokens": output,
         "max_completion_tokens": output,
         "max_output_tokens": output,
@@ -91,8 +92,24 @@ def _fields(model: ModelFacts) -> dict[str, Keywords]:
     }
 
 
+_DIMENSIONS: Keywords = {"integer": {"minimum": 1}}
+_TEXTS: Keywords = {"array": {"minItems": 1, "maxItems": MAX_INPUTS - 1}}
+_LLAMA: Mapping[str, Keywords] = {
+    # What is less than 0 means the same there as 0.
+    "temperature": {"number": {"maximum": RANGES["temperature"].high}},
+    "top_k": {"integer": {"maximum": _INT64}},
+}
 _OF_ONE: Mapping[str, Mapping[str, Keywords]] = {
-    "EmbeddingRequest": {"dimensions": {"integer": {"minimum": 1}}},
+    "EmbeddingRequest": {"dimensions": _DIMENSIONS},
+    "ScoreRequest": {"dimensions": _DIMENSIONS, "text_1": _TEXTS, "text_2": _TEXTS},
+    "RerankRequest": {
+        "dimensions": _DIMENSIONS,
+        "documents": _TEXTS,
+        "top_n": {"integer": {"minimum": 0, "maximum": _INT64}},
+    },
+    "PoolingRequest": {"dimensions": _DIMENSIONS},
+    "LlamaRequest": _LLAMA,
+    "InfillRequest": _LLAMA,
     "ResponseRequest": {"input": {"array": {"minItems": 1}}},
     "FunctionTool": {"name": {"string": {"pattern": "^[A-Za-z0-9_-]{1,64}$"}}},
     "AllowedTools": {"tools": {"array": {"minItems": 1}}},

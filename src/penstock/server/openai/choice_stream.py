@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from penstock.frontend.outputs import CompletionOutput, PositionLogprobs
 from penstock.parsing.answer_parser import AnswerDelta, AnswerParser
-from penstock.parsing.styles import ReasoningStyle
+from penstock.parsing.style import ReasoningStyle, Start
 from penstock.server.fanout import has_news
 from penstock.server.openai.answer_structs import (
     CalledFunction,
@@ -24,18 +24,16 @@ from penstock.server.openai.tools import ToolUse
 class Reading:
     """How the answers to one request are parsed."""
 
-    def __init__(
-        self, reasoning: ReasoningStyle | None, in_reasoning: bool, use: ToolUse | None
-    ) -> None:
+    def __init__(self, reasoning: ReasoningStyle | None, start: Start, use: ToolUse | None) -> None:
         self._reasoning = reasoning
-        self._in_reasoning = in_reasoning
+        self._start = start
         self._use = use
 
     def parser(self, eager: bool) -> AnswerParser:
         use = self._use
         return AnswerParser(
             self._reasoning,
-            self._in_reasoning,
+            self._start,
             None if use is None else use.style,
             {} if use is None else use.schemas,
             eager=eager,

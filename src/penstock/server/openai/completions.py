@@ -6,17 +6,16 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 
 import msgspec
 
 from penstock.frontend.outputs import CompletionOutput, RequestOutput
 from penstock.interface.messages import EngineRequest, RequestOptions
-from penstock.interface.token_ids import check_token_ids
 from penstock.sampling.params import SamplingParams
 from penstock.server.engine import Engine
 from penstock.server.errors import ApiError
 from penstock.server.fanout import Generation, has_news, last, merged, refused_by_name
+from penstock.server.keeping import kept
 from penstock.server.meter import Meter
 from penstock.server.openai import answer_structs
 from penstock.server.openai.answer_structs import (
@@ -27,24 +26,14 @@ from penstock.server.openai.answer_structs import (
     Usage,
 )
 from penstock.server.openai.constraint import asked_constraint
-from penstock.server.openai.protocol import CompletionRequest, Prompt
+from penstock.server.openai.prompts import CompletionPrompt, gap_of, prompts_of
+from penstock.server.openai.protocol import CompletionRequest
 from penstock.server.openai.sampling import (
-    COMPLETION_MAX_TOKENS,
     bound_by,
     completion_params,
-    kept_prompt,
 )
 from penstock.server.serving import Serving
 from penstock.server.sse import DONE, error_event, event
-
-MAX_PROMPTS = 1024
-"""Most prompts in one request; more would hold the connection for longer than clients wait."""
-
-
-@dataclass(frozen=True)
-class _Prompt:
-    text: str | None  # needed for echo alone
-    token_ids: list[int]
 
 
 class CompletionJob:
@@ -53,7 +42,7 @@ class CompletionJob:
     def __init__(
         self,
         request: CompletionRequest,
-        prompts: Sequence[_Prompt],
+        prompts: Sequence[CompletionPrompt],
         params: SamplingParams,
         engine: Engine,
         meter: Meter,
@@ -84,14 +73,18 @@ class CompletionJob:
         """Validate a request. Raises ApiError or RequestError for what is refused before the engine
         runs."""
         engine = serving.engine
-        options = serving.caller.options(request)
-        prompts = await _prompts(request, serving)
+        options = kept(serving.caller.options(request), request.cache_keep_s, engine)
+        prompts = await prompts_of(request, serving)
+        gap = gap_of(request, engine)
+        if gap is not None and not request.ignore_eos:
+            ends = [*(request.stop_token_ids or ()), *gap.ends]
+            request = msgspec.structs.replace(request, stop_token_ids=ends)
         longest = max(len(prompt.token_ids) for prompt in prompts)
         params = completion_params(request, engine.model, longest)
         asked = asked_constraint(request)
         if asked is not None:
             await serving.grammars.check(asked.spec, asked.param, serving.caller.name)
-            params = bound_by(params, asked.spec, engine.model)
+            params = bound_by(params, asked.spec, asked.param, engine.model)
         binding = "" if asked is None else asked.param
         return cls(request, prompts, params, engine, meter, options, binding)
 
@@ -134,7 +127,7 @@ class CompletionJob:
     def _generations(self) -> list[Generation]:
         return [self._generation(i, prompt) for i, prompt in enumerate(self._prompts)]
 
-    def _generation(self, i: int, prompt: _Prompt) -> Generation:
+    def _generation(self, i: int, prompt: CompletionPrompt) -> Generation:
         asked = EngineRequest.of(f"{self._id}-{i}", prompt.token_ids, self._params, self._options)
         outputs = self._engine.outputs(asked, prompt.text)
         if self._binding:
@@ -206,77 +199,3 @@ class CompletionJob:
                 usage=usage,
             )
         )
-
-
-async def completion_tokens(request: CompletionRequest, serving: Serving) -> list[list[int]]:
-    """The prompts of a request, as they would be computed; nothing else of it is checked.
-
-    Raises ApiError or RequestError naming the field at fault.
-    """
-    return [prompt.token_ids for prompt in await _prompts(request, serving)]
-
-
-async def _prompts(request: CompletionRequest, serving: Serving) -> list[_Prompt]:
-    engine = serving.engine
-    given = split_prompts(request.prompt)
-    add_special = request.add_special_tokens is not False
-    texts = [prompt for prompt in given if isinstance(prompt, str)]
-    tokens = iter(
-        await engine.inputs.encode(
-            texts,
-            params=names_of(texts, "prompt"),
-            add_special_tokens=add_special,
-            any_length=request.truncate_prompt_tokens is not None,
-            tenant=serving.caller.name,
-        )
-    )
-    prompts = []
-    for prompt in given:
-        if isinstance(prompt, str):
-            prompts.append(_Prompt(prompt, next(tokens)))
-        elif request.echo:
-            check_token_ids(prompt, engine.model.vocab_size)
-            prompts.append(_Prompt(engine.tokenizer.decode(prompt), prompt))
-        else:
-            prompts.append(_Prompt(None, prompt))
-    return [_kept(prompt, request, engine) for prompt in prompts]
-
-
-def _kept(prompt: _Prompt, request: CompletionRequest, engine: Engine) -> _Prompt:
-    """What ``truncate_prompt_tokens`` leaves of a prompt."""
-    asked = COMPLETION_MAX_TOKENS if request.max_tokens is None else request.max_tokens
-    token_ids = kept_prompt(prompt.token_ids, request, asked, engine.model)
-    if len(token_ids) == len(prompt.token_ids):
-        return prompt
-    return _Prompt(engine.tokenizer.decode(token_ids) if request.echo else None, token_ids)
-
-
-def split_prompts(
-    prompt: Prompt, name: str = "prompt", most: int = MAX_PROMPTS
-) -> list[str | list[int]]:
-    """Split the prompts of a request: one text, several, one list of token ids, or several lists.
-
-    Raises ApiError naming the field ``name``; at most ``most`` prompts are allowed.
-    """
-    if isinstance(prompt, str):
-        return [prompt]
-    kinds = {type(item) for item in prompt}
-    if not prompt or len(kinds) > 1:
-        raise ApiError(
-            400,
-            f"{name} must be text, a list of texts, a list of token ids or a list of such lists, "
-            + ("not an empty list" if not prompt else "not a mixture"),
-            param=name,
-        )
-    if kinds == {int}:
-        return [[item for item in prompt if isinstance(item, int)]]
-    if len(prompt) > most:
-        raise ApiError(
-            400, f"{name} has {len(prompt)} entries; one request may hold {most}", param=name
-        )
-    return [item for item in prompt if not isinstance(item, int)]
-
-
-def names_of(prompts: Sequence[object], name: str) -> list[str]:
-    """Return how errors name each prompt of the field ``name``."""
-    return [name] if len(prompts) == 1 else [f"{name}[{i}]" for i in range(len(prompts))]

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import uuid
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 import numpy as np
 
-from penstock.frontend.outputs import RequestOutput
-from penstock.interface.messages import EngineRequest, RequestOptions
-from penstock.interface.request_checks import check_length
-from penstock.interface.token_ids import check_token_ids
 from penstock.pooling.params import PoolingKind, PoolingParams
 from penstock.pooling.pooler import EMBEDDING_DTYPE
-from penstock.server.engine import Engine
-from penstock.server.fanout import Generation, last
+from penstock.pooling.task_check import check_task
 from penstock.server.meter import Meter
-from penstock.server.openai.completions import names_of, split_prompts
+from penstock.server.openai.prompts import names_of, split_prompts
 from penstock.server.openai.protocol import Prompt, count_prompts
+from penstock.server.openai.vectors import MAX_AT_ONCE, Vectors
 from penstock.server.serving import Serving
 
 MAX_INPUTS = 2048
 """Most inputs in one request, as in OpenAI's API."""
-MAX_AT_ONCE = 256
-"""Most inputs of one request in the engine's queue at a time, so that a long list does not fill the
-queue for everyone else."""
 
 
 class EmbeddingRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -79,30 +71,20 @@ class Embeddings(msgspec.Struct, frozen=True, kw_only=True):
 class EmbeddingJob:
     """One validated request: its inputs are tokenized and its options are checked."""
 
-    def __init__(
-        self,
-        request: EmbeddingRequest,
-        inputs: list[list[int]],
-        pooling: PoolingParams,
-        engine: Engine,
-        meter: Meter,
-        options: RequestOptions,
-    ) -> None:
+    def __init__(self, request: EmbeddingRequest, vectors: Vectors) -> None:
         self._request = request
-        self._inputs = inputs
-        self._pooling = pooling
-        self._engine = engine
-        self._meter = meter
-        self._options = options
-        self._id = f"embd-{uuid.uuid4().hex}"
+        self._vectors = vectors
 
     @classmethod
     async def prepare(
-        cls, request: EmbeddingRequest, serving: Serving, meter: Meter
+        cls,
+        request: EmbeddingRequest,
+        serving: Serving,
+        meter: Meter,
+        names: Sequence[str] = (),
     ) -> EmbeddingJob:
         """Validate a request. Raises ApiError or RequestError for what is refused before the engine
-        runs."""
-        engine = serving.engine
+        runs. ``names`` are what the client calls the texts of ``input``, where it has others."""
         options = serving.caller.options(request)
         pooling = PoolingParams(
             pooling=request.pooling or "last",
@@ -110,59 +92,36 @@ class EmbeddingJob:
             dimensions=request.dimensions,
         )
         pooling.validate()
-        inputs = await _tokenized(request, serving)
-        several = not isinstance(request.input, str) and type(request.input[0]) is not int
-        for i, tokens in enumerate(inputs):
-            name = f"input[{i}]" if several else "input"
-            check_length(len(tokens), None, engine.model.lengths, name)
-            check_token_ids(tokens, engine.model.vocab_size, name)
-        return cls(request, inputs, pooling, engine, meter, options)
+        check_task(pooling, serving.engine.model.labels)
+        prompts, called = await tokenized(
+            request.input, serving, request.add_special_tokens is not False, names
+        )
+        return cls(request, Vectors(prompts, called, pooling, serving.engine, meter, options))
 
     @property
     def num_tokens(self) -> int:
         """Tokens of all inputs."""
-        return sum(map(len, self._inputs))
+        return self._vectors.num_tokens
 
     async def embeddings(self) -> list[list[float]]:
         """The embedding of each input, in order."""
-        return [_numbers(output.embedding or b"") for output in await self._outputs()]
+        return list(map(_numbers, await self._vectors.computed()))
+
+    async def encoded(self) -> list[list[float] | str]:
+        """The embedding of each input, in the form that was asked for."""
+        return list(map(self._encoded, await self._vectors.computed()))
 
     async def answer(self) -> bytes:
         """The whole answer as JSON."""
-        outputs = await self._outputs()
+        vectors = await self.encoded()
         tokens = self.num_tokens
         return msgspec.json.encode(
             Embeddings(
-                data=[
-                    Embedding(index=i, embedding=self._encoded(output.embedding or b""))
-                    for i, output in enumerate(outputs)
-                ],
+                data=[Embedding(index=i, embedding=vector) for i, vector in enumerate(vectors)],
                 model=self._request.model,
                 usage=EmbeddingUsage(tokens, tokens),
             )
         )
-
-    async def _outputs(self) -> list[RequestOutput]:
-        """Return the output of each input. If one fails, all others have ended before this
-        raises."""
-        ended: dict[int, RequestOutput] = {}
-        waiting = iter(enumerate(self._inputs))
-
-        async def work() -> None:
-            for i, tokens in waiting:
-                (ended[i],) = await last([self._generation(i, tokens)])
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(len(self._inputs), MAX_AT_ONCE)):
-                    group.create_task(work())
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-        return [ended[i] for i in range(len(self._inputs))]
-
-    def _generation(self, i: int, tokens: list[int]) -> Generation:
-        asked = EngineRequest.of(f"{self._id}-{i}", tokens, self._pooling, self._options)
-        return self._meter.measured(asked, self._engine.outputs(asked))
 
     def _encoded(self, embedding: bytes) -> list[float] | str:
         if self._request.encoding_format == "base64":
@@ -175,13 +134,21 @@ def _numbers(embedding: bytes) -> list[float]:
     return numbers
 
 
-async def _tokenized(request: EmbeddingRequest, serving: Serving) -> list[list[int]]:
-    given = split_prompts(request.input, "input", MAX_INPUTS)
-    add_special = request.add_special_tokens is not False
-    texts = [each for each in given if isinstance(each, str)]
-    names = names_of(texts, "input")
+async def tokenized(
+    given: Prompt, serving: Serving, add_special_tokens: bool, names: Sequence[str] = ()
+) -> tuple[list[list[int]], list[str]]:
+    """The token ids of each input, and what the client calls it: by default ``input``, or a place
+    in it. Raises ApiError and RequestError."""
+    inputs = split_prompts(given, "input", MAX_INPUTS)
+    texts = [each for each in inputs if isinstance(each, str)]
     encoded = await serving.engine.inputs.encode(
-        texts, params=names, add_special_tokens=add_special, tenant=serving.caller.name
+        texts,
+        params=names or names_of(texts, "input"),
+        add_special_tokens=add_special_tokens,
+        tenant=serving.caller.name,
     )
     tokens = iter(encoded)
-    return [next(tokens) if isinstance(each, str) else each for each in given]
+    several = not isinstance(given, str) and type(given[0]) is not int
+    usual = [f"input[{i}]" if several else "input" for i in range(len(inputs))]
+    prompts = [next(tokens) if isinstance(each, str) else each for each in inputs]
+    return prompts, list(names or usual)

@@ -11,7 +11,17 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from penstock.server.fields.rules import ANYTHING, EVERY_NAME, Rule, any_of, these
-from penstock.server.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, TOKENIZE
+from penstock.server.openai.paths import (
+    CHAT,
+    CLASSIFY,
+    COMPLETIONS,
+    EMBEDDINGS,
+    POOLING,
+    RERANK,
+    RESPONSES,
+    SCORE,
+    TOKENIZE,
+)
 from penstock.server.openai.responses.protocol import LOGPROBS
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -23,7 +33,9 @@ _OBJECT, _LIST = any_of(dict[str, Any]), any_of(list[Any])
 _OLDER = (COMPLETIONS, CHAT)
 _ANSWERS = (COMPLETIONS, CHAT, RESPONSES)
 _CHATS = (CHAT, RESPONSES)
-_EVERY = (COMPLETIONS, CHAT, RESPONSES, EMBEDDINGS)
+_JUDGED = (CLASSIFY, SCORE, RERANK)
+_RANKINGS = (*_JUDGED, POOLING)
+_EVERY = (COMPLETIONS, CHAT, RESPONSES, EMBEDDINGS, *_RANKINGS)
 
 _NO_WISH = "only a chat template that reads a variable for it can follow"
 _NOT_KEPT = "nothing is stored"
@@ -32,6 +44,7 @@ _NO_MEDIA = "the model reads and writes text only"
 _NO_SEARCH = "the server has no tools of its own"
 _CUTS = "no prompt is cut"
 _SAMPLER = "there is no such step in sampling"
+_STARTED = "it is decided when the server is started"
 _OUTPUT = "answers have no such form"
 
 
@@ -46,22 +59,26 @@ def _under(places: str, names: str) -> str:
 
 
 _HINTS = (
-    Rule("store", _ANSWERS, _NOT_KEPT, these(False), these(True)),
+    Rule("store", _OLDER, "nothing is stored; responses are", these(False), these(True)),
     Rule("metadata", (COMPLETIONS, CHAT, EMBEDDINGS), _NOT_KEPT, these({}), _OBJECT),
     Rule("service_tier", _ANSWERS, "all requests are of one tier; see `priority`",
          these("auto", "default"), _TEXT),
     Rule("prompt_cache_key", _ANSWERS, "prefixes are found by content; see `cache_salt`",
          advice=_TEXT),
     Rule("prompt_cache_options", _CHATS, "prefixes are kept while there is room", advice=_OBJECT),
-    Rule("prompt_cache_retention", _ANSWERS, "prefixes are kept while there is room", advice=_TEXT),
+    Rule("prompt_cache_retention", _ANSWERS, "prefixes are kept while there is room; with "
+         "`--kv-disk`, `24h` is as `cache_keep_s`", advice=_TEXT),
     Rule("verbosity", (CHAT,), "models have no such option; say it in a message",
          advice=any_of(Literal["low", "medium", "high"])),
     Rule("text.verbosity", (RESPONSES,), "models have no such option; say it in a message",
          advice=any_of(Literal["low", "medium", "high"])),
-    Rule("prediction", (CHAT,), "it could only save time; drafts are the server's own",
-         advice=_OBJECT),
     Rule("request_id", _EVERY, "ids are the header `X-Request-Id`'s", advice=_TEXT),
     Rule("cache_prompt", _OLDER, "cached prefixes change no answer", these(True), these(False)),
+    # What pages for several servers have of Ollama's options.
+    *_each("num_ctx num_keep", _OLDER, "prompts are not cut", advice=_WHOLE),
+    *_each("num_batch num_gpu num_thread", _OLDER, _STARTED, advice=_WHOLE),
+    *_each("use_mmap use_mlock", _OLDER, _STARTED, advice=_SWITCH),
+    Rule("keep_alive", _OLDER, _STARTED, advice=any_of(int | float | str)),
     Rule("guided_decoding_backend", _OLDER, "there is one", advice=_TEXT),
 )  # fmt: skip
 
@@ -85,17 +102,19 @@ _REASONING = (
          fix="leave it out and do not read `reasoning_content`"),
     Rule("include_reasoning", (CHAT,), "reasoning is returned where the model reasons", these(True),
          fix="leave it out and do not read `reasoning_content`"),
+    Rule("think", (CHAT,), _NO_WISH,
+         advice=any_of(bool | Literal["low", "medium", "high", "max"]), wish=True),
     *_each("separate_reasoning stream_reasoning", (CHAT,), "reasoning is sent apart, as it comes",
            nothing=these(True)),
 )  # fmt: skip
 
 _SAMPLING = (
-    Rule("use_beam_search", _OLDER, _SAMPLER, these(False), fix="send `best_of` or `n`"),
-    *_each("length_penalty typical_p tfs_z", _OLDER, _SAMPLER, nothing=these(1.0)),
+    *_each("typical_p tfs_z", _OLDER, _SAMPLER, nothing=these(1.0)),
     *_each("mirostat top_a", _OLDER, _SAMPLER, nothing=these(0)),
-    Rule("early_stopping", _OLDER, _SAMPLER, these(False)),
-    Rule("repeat_penalty", _OLDER, "it has another name here", these(1.0),
-         fix="send `repetition_penalty`"),
+    Rule("repeat_penalty", _OLDER, "llama-server's and Ollama's name of `repetition_penalty`",
+         alias="repetition_penalty"),
+    *_each("mirostat_tau mirostat_eta", _OLDER, "`mirostat` alone turns it on",
+           advice=any_of(int | float)),
     Rule("best_of", _CHATS, "one answer is made for each of `n`", these(1),
          fix="send `n`, or ask `/v1/completions`"),
     Rule("logits_processors", _OLDER, "clients' programs are not run", these([]),
@@ -106,19 +125,19 @@ _SAMPLING = (
 )  # fmt: skip
 
 _PROMPTS = (
-    Rule("truncate_prompt_tokens", (RESPONSES, EMBEDDINGS), _CUTS, fix="shorten the prompt"),
+    Rule("truncate_prompt_tokens", (RESPONSES, EMBEDDINGS, *_RANKINGS), _CUTS,
+         fix="shorten the prompt"),
     Rule("truncation", (RESPONSES,), "where the input fits; another is refused, never cut",
          these("auto", "disabled")),
-    Rule("suffix", (COMPLETIONS,), "models are asked to continue a text only", these("")),
     Rule("prompt_embeds", (COMPLETIONS,), "prompts are texts or tokens"),
     Rule("continue_final_message", (TOKENIZE,), "messages alone have a last one", these(False)),
     Rule("documents", (CHAT,), "documents are not shown to the model", these([]),
          fix="put them into a message"),
-    Rule("chat_template", (CHAT, TOKENIZE), "the template is the server's",
+    Rule("chat_template", (CHAT, TOKENIZE, CLASSIFY), "the template is the server's",
          fix="serve the model with that template"),
     Rule("chat_template_content_format", (CHAT,), "the template is given texts",
          these("auto", "string")),
-    Rule("mm_processor_kwargs", _CHATS, _NO_MEDIA, these({})),
+    Rule("mm_processor_kwargs", (*_CHATS, *_RANKINGS), _NO_MEDIA, these({})),
 )  # fmt: skip
 
 _ANSWER_FORMS = (
@@ -149,16 +168,35 @@ _SERVICES = (
     Rule("tools[].defer_loading", (RESPONSES,), "the model is shown all tools", these(False)),
     Rule("tools[].async", (RESPONSES,), "calls are the client's to make", these(False)),
     Rule("tools[].allowed_callers", (RESPONSES,), _NO_SEARCH, these(["direct"])),
-    Rule("background", (RESPONSES,), _NOT_KEPT, these(False), fix="send it as false, and wait"),
-    *_each("conversation previous_response_id", (RESPONSES,), _NOT_KEPT,
-           fix="send the items before as `input`"),
-    Rule("prompt", (RESPONSES,), _NOT_KEPT, fix="send its text as `instructions`"),
+    Rule("background", (RESPONSES,), "answers are made while the client waits", these(False),
+         fix="send it as false, and wait; or send a batch"),
+    Rule("conversation", (RESPONSES,), "there are responses that are kept, no conversations",
+         fix="send `previous_response_id`"),
+    Rule("prompt", (RESPONSES,), "no prompts are kept", fix="send its text as `instructions`"),
     Rule("context_management", (RESPONSES,), _CUTS, these([]), fix="send fewer items"),
     Rule("kv_transfer_params", _OLDER, "caches are not handed over", these({})),
-    Rule("lora_path", _OLDER, "one model is served, without adapters"),
+    Rule("lora_path", _OLDER, "an adapter is asked for by its name", fix="give it as `model`"),
 )  # fmt: skip
 
-_SHOWN = (CHAT, TOKENIZE)
+_RANKING_FIELDS = (
+    *_each("queries data_1", (SCORE,), "another name of `text_1`", alias="text_1"),
+    *_each("documents data_2", (SCORE,), "another name of `text_2`", alias="text_2"),
+    *_each("activation softmax", _JUDGED, "another name of `use_activation`",
+           alias="use_activation"),
+    *_each("activation use_activation softmax", (POOLING,), "see `normalize`", advice=_SWITCH),
+    Rule("instruct", (SCORE, RERANK), "another name of `instruction`", alias="instruction"),
+    *_each("max_tokens_per_doc max_chunks_per_doc", (RERANK,), "no document is cut",
+           fix="shorten the documents"),
+    Rule("rank_fields", (RERANK,), "documents are texts", these(["text"]), fix="send texts"),
+    Rule("task", (POOLING,), "a text has one vector", these("embed"),
+         fix="send it as embed"),
+    Rule("messages", (POOLING,), "texts are embedded, not chats", fix="send `input`"),
+    Rule("embed_dtype", (POOLING,), "vectors have one type", these("float32")),
+    Rule("endianness", (POOLING,), "base64 is of little-endian numbers",
+         these("native", "little")),
+)  # fmt: skip
+
+_SHOWN = (CHAT, TOKENIZE, CLASSIFY)
 _NOTES = "cache_control provider_specific_fields extra_content"
 _CHAT_PARTS = (
     Rule("messages[].reasoning", _SHOWN, "another name of `reasoning_content`",
@@ -198,6 +236,7 @@ TABLE: tuple[Rule, ...] = (
     *_PROMPTS,
     *_ANSWER_FORMS,
     *_SERVICES,
+    *_RANKING_FIELDS,
     *_CHAT_PARTS,
     *_RESPONSES_PARTS,
 )

@@ -15,10 +15,10 @@ from penstock.server.bodies import Bodies
 from penstock.server.body_decoder import BodyDecoder
 from penstock.server.errors import ApiError
 from penstock.server.open_requests import OpenRequest
-from penstock.server.openai.completions import completion_tokens
 from penstock.server.openai.functions import is_old, with_tools
 from penstock.server.openai.names import CHAT, FUNCTIONS, RESPONSES
 from penstock.server.openai.prepare import chat_tokens
+from penstock.server.openai.prompts import completion_tokens
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
 from penstock.server.openai.responses.input import as_chat
 from penstock.server.openai.responses.protocol import ResponseRequest
@@ -47,6 +47,8 @@ class Prompts:
 
     token_ids: list[list[int]]
     salt: str | None
+    model: str
+    """As the body names it: the model, or an adapter."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,23 @@ class PromptReader(Generic[Body]):
         return await self.prompts((await bodies.decoded(request, self.decoder)).request, serving)
 
 
+PromptReaders = Mapping[str, PromptReader[Any]]
+"""Readers by the paths of their endpoints."""
+
+
 class PromptKeys:
     """The handler. It reads a body as the endpoint that ``path`` names does, as far as the prompt
     depends on it, so a router needs neither tokenizer nor template, and no rule of a dialect."""
 
     def __init__(
-        self, serving: Serving, bodies: Bodies, readers: Mapping[str, PromptReader[Any]]
+        self,
+        serving: Serving,
+        bodies: Bodies,
+        adapter: Callable[[str], str],
+        readers: PromptReaders,
     ) -> None:
+        """``adapter`` returns the digest of the adapter that a model names."""
+        self._adapter = adapter
         self._serving = serving
         self._bodies = bodies
         self._readers = readers
@@ -98,20 +110,22 @@ class PromptKeys:
         keys = CacheKeys(
             block_size=KEY_TOKENS,
             prompt_tokens=sum(map(len, prompts.token_ids)),
-            keys=b"".join(prompt_keys(longest, prompts.salt or "")),
+            keys=b"".join(prompt_keys(longest, prompts.salt or "", self._adapter(prompts.model))),
         )
         return Response(msgspec.json.encode(keys), media_type="application/json")
 
 
 async def of_completion(request: CompletionRequest, serving: Serving) -> Prompts:
-    return Prompts(await completion_tokens(request, serving), request.cache_salt)
+    tokens = await completion_tokens(request, serving)
+    return Prompts(tokens, request.cache_salt, request.model)
 
 
 async def of_chat(request: ChatRequest, serving: Serving) -> Prompts:
     names = FUNCTIONS if is_old(request) else CHAT
-    return Prompts([await chat_tokens(with_tools(request), serving, names)], request.cache_salt)
+    tokens = await chat_tokens(with_tools(request), serving, names)
+    return Prompts([tokens], request.cache_salt, request.model)
 
 
 async def of_response(request: ResponseRequest, serving: Serving) -> Prompts:
     tokens = await chat_tokens(as_chat(request), serving, RESPONSES)
-    return Prompts([tokens], request.cache_salt)
+    return Prompts([tokens], request.cache_salt, request.model)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from penstock.parsing.call_ids import with_numbered_ids
 from penstock.parsing.described_tools import with_described_tools
+from penstock.parsing.forms import ChannelForm
+from penstock.parsing.history import as_template_reads
 from penstock.parsing.styles import Styles
 from penstock.server.engine import Engine
 from penstock.server.errors import ApiError
 from penstock.server.openai.protocol import ChatRequest, Message, MessageCall
 from penstock.server.openai.tools import check_nesting
+
+_BUILTIN: Final = "builtin_tools"
 
 TemplateMessage = dict[str, Any]
 """Role, content, and name, tool_call_id, tool_calls or reasoning_content where given."""
@@ -33,7 +36,9 @@ async def chat_prompt(
     """
     if not request.messages:
         raise ApiError(400, "messages must hold at least one message", param="messages")
-    developer = "developer" in engine.tokenizer.settings.chat_templates.get("default", "")
+    templates = engine.tokenizer.settings.chat_templates
+    _check_builtin(request, styles)
+    developer = "developer" in templates.get("default", "")
     messages: Sequence[Mapping[str, Any]] = [
         _template_message(message, f"messages[{i}]", developer)
         for i, message in enumerate(request.messages)
@@ -42,8 +47,7 @@ async def chat_prompt(
     if style is not None and style.described:
         messages = with_described_tools(messages, tools, style, styles.system_role)
         tools = ()
-    elif style is not None and style.ids == "numbered":
-        messages = with_numbered_ids(messages)
+    messages = as_template_reads(messages, style, "\n".join(templates.values()))
     return await engine.inputs.encode_chat(
         messages,
         tools,
@@ -59,6 +63,21 @@ async def chat_prompt(
         add_special_tokens=request.add_special_tokens is True,
         tenant=tenant,
     )
+
+
+def _check_builtin(request: ChatRequest, styles: Styles) -> None:
+    """Raise ApiError for tools that gpt-oss has learned to call, and somebody else has to run."""
+    style = styles.tools
+    if style is None or not isinstance(style.form, ChannelForm):
+        return
+    if (request.chat_template_kwargs or {}).get(_BUILTIN):
+        param = f"chat_template_kwargs.{_BUILTIN}"
+        raise ApiError(
+            400,
+            f"{param}: the server runs no browser and no Python, and calls of these are no calls "
+            "of functions; leave it out, and describe functions of your own in tools",
+            param=param,
+        )
 
 
 def _template_message(message: Message, where: str, developer: bool) -> TemplateMessage:

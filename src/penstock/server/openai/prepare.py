@@ -9,20 +9,29 @@ import msgspec
 from penstock.errors import ContextLengthError, RequestError
 from penstock.grammar.spec import GrammarSpec
 from penstock.interface.messages import EngineRequest, RequestOptions
-from penstock.parsing.answer_grammar import Beginning, Calls, answer_grammar
-from penstock.parsing.marks import has_special_marks, opened
+from penstock.parsing.answer_grammar import answer_grammar
+from penstock.parsing.asked_calls import Calls
+from penstock.parsing.marks import has_special_marks, start_behind
+from penstock.parsing.style import Start
 from penstock.sampling.params import SamplingParams
 from penstock.server.engine import Engine
 from penstock.server.errors import ApiError
 from penstock.server.fanout import Generation, refused_by_name
+from penstock.server.keeping import kept
 from penstock.server.meter import Meter
 from penstock.server.openai.choice_stream import Reading
-from penstock.server.openai.completions import completion_tokens
 from penstock.server.openai.constraint import Constraint, asked_constraint, schema_text
 from penstock.server.openai.messages import chat_prompt
 from penstock.server.openai.names import CHAT, Names
-from penstock.server.openai.protocol import ChatRequest, CompletionRequest
-from penstock.server.openai.sampling import bound_by, chat_params, completion_params, kept_prompt
+from penstock.server.openai.prompts import completion_tokens
+from penstock.server.openai.protocol import ChatRequest, CompletionRequest, Prediction
+from penstock.server.openai.sampling import (
+    bound_by,
+    chat_params,
+    completion_params,
+    kept_prompt,
+    stopped_by,
+)
 from penstock.server.openai.tools import ToolUse, tool_use
 from penstock.server.serving import Serving
 
@@ -60,7 +69,7 @@ async def prepare_chat(
     Raises ApiError or RequestError for what is refused before the engine runs.
     """
     engine, styles = serving.engine, serving.styles
-    options = serving.caller.options(request)
+    options = kept(serving.caller.options(request), request.cache_keep_s, engine)
     use = tool_use(request, styles, names)
     asked = asked_constraint(request, names)
     if use is not None and asked is not None:
@@ -69,19 +78,25 @@ async def prepare_chat(
     tenant = serving.caller.name
     prompt = await _prompt(request, serving, use, names)
     params = chat_params(request, engine.model, len(prompt), names.limit)
-    if has_special_marks(tokenizer, reasoning, None if use is None else use.style):
+    style = None if use is None else use.style
+    if has_special_marks(tokenizer, reasoning, style):
         params = msgspec.structs.replace(params, skip_special_tokens=False)
-    inside = reasoning is not None and opened(tokenizer, prompt, reasoning)
+    if style is not None and style.stop:
+        params = stopped_by(params, tokenizer.token_id(style.stop))
+    start = start_behind(tokenizer, prompt, reasoning, style)
     calls = use.calls if use is not None and (use.binds or asked is not None) else None
     binding = ""
     if calls is not None or asked is not None:
         binding = names.tools if asked is None or (use is not None and use.forced) else asked.param
         await _check_parts(serving, calls, asked)
-        beginning = None if reasoning is None else Beginning(reasoning, inside)
-        grammar = answer_grammar(tokenizer, beginning, calls, None if asked is None else asked.spec)
+        spec = None if asked is None else asked.spec
+        grammar = answer_grammar(tokenizer, reasoning, start, calls, spec)
         await serving.grammars.check(grammar, binding, tenant)
-        params = bound_by(params, grammar, engine.model)
-    reading = Reading(reasoning, inside, use)
+        params = bound_by(params, grammar, binding, engine.model)
+    if request.prediction is not None:
+        predicted = await _predicted(request.prediction, serving)
+        options = msgspec.structs.replace(options, prediction=predicted)
+    reading = Reading(reasoning, start, use)
     return PreparedChat(request, prompt, params, reading, engine, meter, options, binding, names)
 
 
@@ -98,7 +113,7 @@ async def prepare_raw(
     go on to the end of the context. ``asked`` is a constraint that the request, which then has
     none, could not say. Raises as :func:`prepare_chat`."""
     engine = serving.engine
-    options = serving.caller.options(request)
+    options = kept(serving.caller.options(request), request.cache_keep_s, engine)
     (prompt,) = await completion_tokens(request, serving)
     limited = request
     if request.max_tokens is None and to_the_end:
@@ -110,9 +125,9 @@ async def prepare_raw(
         asked = asked_constraint(request, names)
     if asked is not None:
         await serving.grammars.check(asked.spec, asked.param, serving.caller.name)
-        params = bound_by(params, asked.spec, engine.model)
+        params = bound_by(params, asked.spec, asked.param, engine.model)
     chat = ChatRequest(model=request.model, messages=[])
-    reading = Reading(None, False, None)
+    reading = Reading(None, Start.BEGINNING, None)
     binding = "" if asked is None else asked.param
     return PreparedChat(chat, prompt, params, reading, engine, meter, options, binding, names)
 
@@ -136,6 +151,25 @@ async def _prompt(
         raise _as_named(error, names) from None
     asked_tokens = request.max_completion_tokens or request.max_tokens
     return kept_prompt(prompt, request, asked_tokens, engine.model)
+
+
+async def _predicted(prediction: Prediction, serving: Serving) -> list[int]:
+    """The tokens of a prediction, as an answer may have them."""
+    (tokens,) = await serving.engine.inputs.encode(
+        [prediction.text],
+        params=["prediction.content"],
+        add_special_tokens=False,
+        parse_special=False,
+        tenant=serving.caller.name,
+    )
+    most = serving.engine.model.lengths.max_model_len
+    if len(tokens) > most:
+        raise ContextLengthError(
+            f"prediction.content has {len(tokens)} tokens, and the context (max_model_len) holds "
+            f"{most}: it cannot come out as a whole; shorten it",
+            "prediction.content",
+        )
+    return tokens
 
 
 def _as_named(error: RequestError, names: Names) -> RequestError:

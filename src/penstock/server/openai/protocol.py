@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from penstock.server.keeping import KeepSeconds
+
 Prompt = str | list[str | int | list[int]]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
@@ -88,6 +90,8 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
+    repeat_last_n: int | None = None
+    """llama-server's: how many last tokens all three penalties look at."""
     ignore_eos: bool | None = None
     min_tokens: int | None = None
     stop_token_ids: list[int] | None = None
@@ -99,9 +103,15 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Whether the answer has the token ids of prompt and output."""
     priority: int | None = None
     cache_salt: str | None = None
+    cache_keep_s: KeepSeconds | None = None
+    """Seconds for which the prompt is to stay on disk at least."""
     add_special_tokens: bool | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
+    use_beam_search: bool | None = None
+    """Whether the ``n`` answers are the best of as many beams, or of ``best_of``."""
+    length_penalty: float | None = None
+    early_stopping: bool | None = None
 
     guided_json: dict[str, object] | str | None = None
     guided_regex: str | None = None
@@ -120,6 +130,8 @@ class CompletionRequest(Sampling, frozen=True, forbid_unknown_fields=True, kw_on
     """The body of ``POST /v1/completions``."""
 
     prompt: Prompt
+    suffix: str | None = None
+    """What is behind the gap that the answer fills, before which the prompt is; empty: nothing."""
     echo: bool | None = None
     logprobs: int | None = None
     best_of: int | None = None
@@ -158,6 +170,24 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     refusal: str | None = None
 
 
+class PredictedPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What much of the answer is expected to be, such as the file that it changes a little."""
+
+    type: Literal["content"]
+    content: str | list[PredictedPart]
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
 class ChatRequest(Sampling, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of ``POST /v1/chat/completions``."""
 
@@ -178,3 +208,4 @@ class ChatRequest(Sampling, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Tools in the older form, before ``tools``; ``function_call`` is their choice."""
     function_call: str | dict[str, object] | None = None
     response_format: ResponseFormat | None = None
+    prediction: Prediction | None = None

@@ -7,8 +7,10 @@ from typing import Any
 import msgspec
 
 from penstock.engine.ipc.wire import ModelFacts
+from penstock.errors import RequestError
 from penstock.grammar.spec import GrammarSpec
 from penstock.interface.request_checks import check_output, truncated
+from penstock.sampling.beam_search import MAX_WIDTH, BeamSearch
 from penstock.sampling.defaults import SamplingDefaults
 from penstock.sampling.params import MAX_LOGPROBS, MAX_SEQUENCES, SamplingParams
 from penstock.server.errors import ApiError
@@ -28,6 +30,7 @@ _SAME_NAME = (
     "top_k",
     "min_p",
     "repetition_penalty",
+    "repeat_last_n",
     "ignore_eos",
     "min_tokens",
     "prompt_logprobs",
@@ -44,6 +47,9 @@ def completion_params(request: CompletionRequest, model: ModelFacts, prompt: int
     Raises RequestError or ApiError naming the field that cannot be honoured.
     """
     n, remaining = _sequences(request), model.lengths.room(prompt)
+    search = _beam_search(request, n)
+    if search is not None:
+        n = request.n or 1
     max_tokens = request.max_tokens
     if max_tokens == 0 and request.echo:
         max_tokens = 1  # the engine computes no prompt without a next token; it is not reported
@@ -53,11 +59,12 @@ def completion_params(request: CompletionRequest, model: ModelFacts, prompt: int
     logprobs, prompt_logprobs = request.logprobs, request.prompt_logprobs
     if request.echo and prompt_logprobs is None:
         prompt_logprobs = logprobs
-    if logprobs is None and request.best_of is not None:
+    if logprobs is None and request.best_of is not None and search is None:
         logprobs = 0  # the best are chosen by the log-probabilities of their tokens
     params = _params(
         request,
         model.sampling_defaults,
+        search,
         n=n,
         max_tokens=max_tokens,
         logprobs=logprobs,
@@ -105,7 +112,8 @@ def chat_params(
     max_tokens = asked
     if asked is None and defaults.max_tokens is not None:
         max_tokens = max(defaults.tokens(model.lengths.room(prompt)) or 0, request.min_tokens or 0)
-    params = _params(request, defaults, max_tokens=max_tokens, logprobs=logprobs)
+    search = _beam_search(request, request.n or 1)
+    params = _params(request, defaults, search, max_tokens=max_tokens, logprobs=logprobs)
     params.validate(model.vocab_size)
     _check_fits(name, asked, prompt, model)
     return params
@@ -136,12 +144,42 @@ def _sequences(request: CompletionRequest) -> int:
     return best_of
 
 
-def _params(request: Sampling, defaults: SamplingDefaults, **values: Any) -> SamplingParams:
+def _beam_search(request: Sampling, width: int) -> BeamSearch | None:
+    """The beam search that is asked for, with vLLM's fields; raises ApiError for options of one
+    that is not."""
+    penalty, early = request.length_penalty, request.early_stopping
+    if request.use_beam_search:
+        if not 1 <= width <= MAX_WIDTH:
+            name = "best_of" if getattr(request, "best_of", None) is not None else "n"
+            raise ApiError(
+                400,
+                f"{name} says how many beams go on together, from 1 to {MAX_WIDTH}, not {width}",
+                param=name,
+            )
+        return BeamSearch(
+            width=width,
+            length_penalty=1.0 if penalty is None else penalty,
+            early_stopping=bool(early),
+        )
+    for name, asked in (("length_penalty", penalty not in (None, 1.0)), ("early_stopping", early)):
+        if asked:
+            raise ApiError(
+                400, f"{name} is an option of a beam search; send use_beam_search: true", param=name
+            )
+    return None
+
+
+def _params(
+    request: Sampling, defaults: SamplingDefaults, search: BeamSearch | None, **values: Any
+) -> SamplingParams:
     for name in _SAME_NAME:
         value = getattr(request, name)
         if value is not None:
             values.setdefault(name, value)
-    values = defaults.sampled | values
+    if search is not None:
+        values["beam_search"] = search
+    else:
+        values = defaults.sampled | values
     if request.stop is not None:
         values["stop"] = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop)
     if request.stop_token_ids is not None:
@@ -170,9 +208,21 @@ def kept_prompt(
     return truncated(token_ids, params, model.lengths)
 
 
-def bound_by(params: SamplingParams, grammar: GrammarSpec, model: ModelFacts) -> SamplingParams:
-    """These options with a grammar, which says what ``bad_words`` say, too. Raises RequestError
-    for options that cannot go with it."""
+def stopped_by(params: SamplingParams, token: int | None) -> SamplingParams:
+    """``params`` with one more token that ends the output, if there is such a token."""
+    if token is None or params.ignore_eos:
+        return params
+    stops = dict.fromkeys((*params.stop_token_ids, token))
+    return msgspec.structs.replace(params, stop_token_ids=tuple(stops))
+
+
+def bound_by(
+    params: SamplingParams, grammar: GrammarSpec, param: str, model: ModelFacts
+) -> SamplingParams:
+    """These options with the grammar that the field ``param`` asks for, which says what
+    ``bad_words`` say, too. Raises RequestError for options that cannot go with it."""
+    if params.beam_search is not None:
+        raise RequestError(f"{param} cannot go with a beam search; leave it out", param)
     bound = msgspec.structs.replace(params, grammar=grammar, bad_words=())
     bound.validate(model.vocab_size)
     return bound

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from penstock.parsing.known_styles import CHANNELS
 from penstock.server.fields.rules import ANYTHING, Rule
 from penstock.tokenizer.chat_variables import variables_read
 
@@ -28,6 +29,8 @@ class TemplateReads:
     """Those that every template reads."""
     ever: frozenset[str] = frozenset()
     """Those that any template reads."""
+    efforts: tuple[str, ...] = ()
+    """The degrees of effort that the model has learned; none where that is not known."""
 
     @classmethod
     def of(cls, templates: Mapping[str, str]) -> TemplateReads:
@@ -35,7 +38,9 @@ class TemplateReads:
         found = [variables_read(source) for source in templates.values()]
         if not found:
             return cls()
-        return cls(frozenset.intersection(*found), frozenset.union(*found))
+        known = any(map(CHANNELS.is_of, templates.values()))
+        efforts = ("low", "medium", "high") if known else ()
+        return cls(frozenset.intersection(*found), frozenset.union(*found), efforts)
 
     def unread(self, variables: Iterable[str]) -> list[str]:
         """Those of ``variables`` that no template reads."""

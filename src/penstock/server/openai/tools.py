@@ -9,8 +9,9 @@ from typing import Any, Literal, NoReturn
 
 import msgspec
 
-from penstock.parsing.answer_grammar import Calls, Function
-from penstock.parsing.styles import Styles, ToolStyle
+from penstock.parsing.asked_calls import Calls, Function
+from penstock.parsing.style import ToolStyle
+from penstock.parsing.styles import Styles
 from penstock.server.errors import ApiError
 from penstock.server.openai.names import CHAT, Names
 from penstock.server.openai.protocol import ChatRequest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET
 
 from penstock.server import sse
 from penstock.server.errors import ApiError
@@ -11,7 +12,8 @@ from penstock.server.tgi.protocol import ErrorType, TgiError
 
 def body(failure: ApiError) -> bytes:
     """The body of a response that refuses a request."""
-    error = TgiError(error=failure.body.error.message, error_type=_kind(failure.status))
+    said = failure.body.error
+    error = TgiError(error=said.message, error_type=_kind(failure.status), code=said.code or UNSET)
     return msgspec.json.encode(error)
 
 

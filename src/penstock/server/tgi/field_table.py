@@ -16,7 +16,7 @@ TABLE: tuple[Rule, ...] = (
          fix="ask `/generate`, or `/`"),
     Rule("parameters.typical_p", _ALL, _SAMPLER, these(1.0)),
     Rule("parameters.watermark", _ALL, _SAMPLER, these(False)),
-    Rule("parameters.adapter_id", _ALL, "one model is served, without adapters"),
+    Rule("parameters.adapter_id", _ALL, "an adapter is asked for by its name, as `model`"),
     Rule("options.use_cache", _ALL, "the same prompt is computed anew", advice=any_of(bool)),
     Rule("options.wait_for_model", _ALL, "the model is loaded", advice=any_of(bool)),
 )  # fmt: skip

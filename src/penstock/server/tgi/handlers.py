@@ -11,13 +11,17 @@ from penstock.sampling.params import MAX_SEQUENCES, MAX_STOPS
 from penstock.server.engine import Engine
 from penstock.server.intake import Intake
 from penstock.server.openai.body import DialectDecoder
+from penstock.server.openai.key_query import PromptReader, PromptReaders, Prompts, of_completion
 from penstock.server.openapi import Endpoint
+from penstock.server.serving import Serving
 from penstock.server.sse import EventStream
 from penstock.server.tgi import errors
 from penstock.server.tgi.api import GenerationJob
 from penstock.server.tgi.field_table import rules_of
+from penstock.server.tgi.input import completion_of
 from penstock.server.tgi.paths import EITHER, GENERATE, INFO, STREAM
 from penstock.server.tgi.protocol import (
+    AnyTgiRequest,
     TgiError,
     TgiGenerated,
     TgiGenerateRequest,
@@ -39,6 +43,11 @@ class TgiHandlers:
         self._whole = DialectDecoder(TgiGenerateRequest, rules_of(GENERATE), model)
         self._streamed = DialectDecoder(TgiStreamRequest, rules_of(STREAM), model)
         self._either = DialectDecoder(TgiRequest, rules_of(EITHER), model)
+        self.prompt_readers: PromptReaders = {
+            GENERATE: PromptReader(self._whole, _prompts),
+            STREAM: PromptReader(self._streamed, _prompts),
+            EITHER: PromptReader(self._either, _prompts),
+        }
 
     async def tgi_generate(self, request: Request) -> Response | EventStream:
         return await self._intake.answered(request, self._whole, GenerationJob.prepare, errors.body)
@@ -106,6 +115,10 @@ class TgiHandlers:
                 TgiInfo,
             ),
         ]
+
+
+async def _prompts(request: AnyTgiRequest, serving: Serving) -> Prompts:
+    return await of_completion(completion_of(request), serving)
 
 
 def _info(model: ModelFacts) -> TgiInfo:

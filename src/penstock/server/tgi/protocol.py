@@ -165,6 +165,8 @@ class TgiError(msgspec.Struct, frozen=True, kw_only=True):
 
     error: str
     error_type: ErrorType
+    code: str | UnsetType = UNSET
+    """An extension: what OpenAI's clients are told, which is more precise."""
 
 
 class TgiInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -66,8 +66,8 @@ def test_tokens_stay_on_the_device_until_two_launches_later() -> None:
 
 @pytest.mark.slow
 def test_a_row_alone_equals_the_row_among_others() -> None:
-    logits = (np.random.default_rng(5).standard_normal((11, 130)) * 3).astype(np.float32)
     params = EVERY_KIND
+    logits = np.random.default_rng(5).standard_normal((len(params), 130)).astype(np.float32) * 3
     sampler = device_sampler(130, rows=6)
 
     def states() -> list[Any]:
@@ -76,7 +76,7 @@ def test_a_row_alone_equals_the_row_among_others() -> None:
             state.append(9)
         return made
 
-    order = list(range(11))
+    order = list(range(len(EVERY_KIND)))
     together = sampler.sample(result_of(logits), order, states())
     reverse = sampler.sample(result_of(logits), order[::-1], states()[::-1])
     assert reverse.token_ids[::-1] == together.token_ids

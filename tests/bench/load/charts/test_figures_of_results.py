@@ -98,6 +98,7 @@ def test_boxes() -> None:
     assert (row["p25"], row["p50"], row["p75"]) == (2.0, 3.0, 4.0)
 
 
+@pytest.mark.slow
 def test_patterns_have_panels() -> None:
     figure = completion([Result("one", drawn_report(Drawn(loads=SWEEP, patterns=True)))])
     assert [panel.title for panel in figure.panels] == [

@@ -114,6 +114,7 @@ def test_too_little_data_is_said() -> None:
     assert change(lost, "failed_share").difference == 1.0
 
 
+@pytest.mark.slow
 def test_what_is_worse_is_a_question_of_the_figure() -> None:
     """More tokens per second are better, and more failed requests are worse."""
     a, b = same(7, Drawn(repeats=4))
@@ -147,6 +148,7 @@ def test_a_threshold_of_shares_is_in_points() -> None:
         assert (found.verdict, found.direction) == ("differs beyond noise", direction)
 
 
+@pytest.mark.slow
 def test_shares_of_other_service_levels_do_not_compare() -> None:
     a, b = (replace(drawn, limits=(Limit("ttft", 0.15),)) for drawn in same(7, Drawn()))
     assert change(compared(a, b), "good_share").p is not None
@@ -250,6 +252,7 @@ def test_answers_of_other_lengths_are_unfair() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_fairness_is_of_all_runs() -> None:
     """What the first run is like says nothing of the other repeats and loads."""
 

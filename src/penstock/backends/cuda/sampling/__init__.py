@@ -16,7 +16,8 @@ may read the same row of logits. This is the path of one job:
    grammar), the changed row is written to scratch memory, and its largest found.
 5. A job with a temperature draws. ``weigh`` and ``pick`` draw from the whole vocabulary; with a
    top-k or a top-p, ``levels``, ``gather``, ``cut_top_k`` and ``choose`` draw from the likeliest.
-6. ``count_tokens`` adds the token to the counts of a sequence with penalties.
+6. ``count_tokens`` adds the token to the counts of a sequence with penalties, and takes away the
+   one that leaves where they look at the last tokens alone (``recent.RecentTokens``).
 7. ``report_chunk`` and ``report_row`` report what log-probabilities are made of, if asked for.
 8. Tokens, errors and reports are copied to pinned host memory. ``pending.PendingSample.wait``
    returns them as a ``Sampled``. Meanwhile the next step reads the tokens on the device.

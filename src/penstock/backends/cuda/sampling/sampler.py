@@ -85,6 +85,8 @@ class DeviceSampler(Sampler[DeviceSampleState]):
             raise ValueError(f"{count} rows, of at most {self._sizes.rows} in a launch")
         if any(state.vocab_size != self._sizes.vocab for state in states):
             raise ValueError("a state has another vocabulary than the logits")
+        if max((state.logprobs or 0 for state in states), default=0) > MAX_LOGPROBS:
+            raise ValueError(f"at most {MAX_LOGPROBS} of the largest logits can be reported")
         if advance and len({id(state) for state in states}) != count:
             raise ValueError("a sequence can only advance by one token a launch")
         for state in states:

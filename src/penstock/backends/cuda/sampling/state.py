@@ -12,9 +12,10 @@ from torch import Tensor
 
 from penstock.backends.cuda.sampling.kernels import row
 from penstock.backends.cuda.sampling.memory import device_copy
+from penstock.backends.cuda.sampling.recent import RecentTokens
 from penstock.interface.sampler import NewSequence
 from penstock.interface.token_ids import check_token_ids
-from penstock.sampling.params import SamplingParams
+from penstock.sampling.params import MAX_LOGPROBS, SamplingParams
 from penstock.sampling.select import ONE
 from penstock.sampling.sequence import bias_of, ending_of
 
@@ -27,18 +28,21 @@ class DeviceSampleState:
     The host counts the output, one token a launch. Which tokens they are matters to penalties
     alone: their counts, and the lists of biased and ending tokens, are on the device from the
     first launch on, and are freed with the state. A request that waits takes no device memory; one
-    with penalties takes four bytes a token of the vocabulary while it runs.
+    with penalties takes four bytes a token of the vocabulary while it runs, and as many for each of
+    the last tokens that they look at.
     """
 
     def __init__(self, sequence: NewSequence) -> None:
         params, vocab_size = sequence.params, sequence.vocab_size
+        assert (params.logprobs or 0) <= MAX_LOGPROBS, "kernels write no more for a row"
         self.vocab_size = vocab_size
         self.num_output = 0
         bias_ids, biases = bias_of(sequence)
         ending = ending_of(sequence)
+        self._last = params.repeat_last_n
         penalizes_seen = params.repetition_penalty != 1.0
-        self._penalized = penalizes_seen or bool(
-            params.frequency_penalty or params.presence_penalty
+        self._penalized = self._last != 0 and (
+            penalizes_seen or bool(params.frequency_penalty or params.presence_penalty)
         )
         self._min_tokens = min(params.min_tokens, sys.maxsize)
         self._num_ending = len(ending)
@@ -52,11 +56,15 @@ class DeviceSampleState:
             ]
         )
         self._prompt = (
-            check_token_ids(sequence.prompt_token_ids, vocab_size) if penalizes_seen else []
+            list(check_token_ids(sequence.prompt_token_ids, vocab_size))
+            if penalizes_seen or self._last is not None
+            else []
         )
+        self._num_prompt = len(self._prompt)
         self._unsent: list[int] = []  # output that the device's counts lack
         self._device_lists: Tensor | None = None
         self._device_counts: Tensor | None = None
+        self._recent: RecentTokens | None = None  # where penalties look at the last tokens alone
         self.logprobs = params.logprobs
         self.is_drawn = params.temperature > 0.0
         self.greedy = not (self.is_drawn or self._always_changes or self._num_ending)
@@ -98,14 +106,30 @@ class DeviceSampleState:
         if self._device_counts is None:
             self._device_counts = torch.zeros(self.vocab_size, dtype=torch.int32, device=device)
             self.record[row.COUNTS.value] = self._device_counts.data_ptr()
-            if self._prompt:
+            if self._last is not None and self._last > 0:
+                self._recent = RecentTokens(self._last, self._device_counts)
+            if self._last is not None:
+                self._count(self._prompt, 0)
+            elif self._prompt:
                 prompt = device_copy(np.array(self._prompt, np.int64), device)
                 self._device_counts.index_fill_(0, prompt, 1)
-                self._prompt = []
-        if self._unsent:
-            ids = device_copy(np.array(self._unsent, np.int64), device)
-            self._device_counts.index_add_(0, ids, torch.full_like(ids, 2, dtype=torch.int32))
-            self._unsent = []
+            self._prompt = []
+        position = self._num_prompt + self.num_output
+        self._count(self._unsent, position - len(self._unsent))
+        self._unsent = []
+        if self._recent is not None:
+            self.record[row.PLACE.value] = self._recent.place(position)
+
+    def _count(self, token_ids: list[int], first: int) -> None:
+        """Queue that these tokens are counted, ``first`` after as many others."""
+        counts = self._device_counts
+        if not token_ids or counts is None:
+            return
+        if self._recent is not None:
+            self._recent.take(token_ids, first)
+            return
+        ids = device_copy(np.array(token_ids, np.int64), counts.device)
+        counts.index_add_(0, ids, torch.full_like(ids, 2, dtype=torch.int32))
 
     def _record(self, params: SamplingParams, key: int, num_biases: int) -> NDArray[np.int64]:
         """Return what never changes of the job's record; ``BITS`` holds the key instead."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -24,6 +24,7 @@ from penstock.server.openai.responses.items import Event, Items
 from penstock.server.openai.responses.protocol import (
     IncompleteDetails,
     InputDetails,
+    InputItem,
     Response,
     ResponseEvent,
     ResponseRequest,
@@ -31,6 +32,7 @@ from penstock.server.openai.responses.protocol import (
     State,
     TextOptions,
 )
+from penstock.server.openai.responses.stored import StoredResponses, own_items
 from penstock.server.serving import Serving
 from penstock.server.sse import event
 
@@ -45,8 +47,18 @@ _STATES: dict[str | None, State] = {
 class ResponseJob:
     """One validated request to the Responses API."""
 
-    def __init__(self, request: ResponseRequest, chat: PreparedChat) -> None:
+    def __init__(
+        self,
+        request: ResponseRequest,
+        chat: PreparedChat,
+        given: Sequence[InputItem] = (),
+        stored: StoredResponses | None = None,
+        owner: str = "",
+    ) -> None:
+        """``given`` are the items that the model is given. The response is kept in ``stored``,
+        if anywhere, as that of the caller ``owner``."""
         self._request = request
+        self._given, self._stored, self._owner = given, stored, owner
         self._chat = chat
         self._id = f"resp_{uuid.uuid4().hex}"
         self._created = int(time.time())
@@ -54,10 +66,21 @@ class ResponseJob:
         self._items = Items(chat.reading.call_id)
 
     @classmethod
-    async def prepare(cls, request: ResponseRequest, serving: Serving, meter: Meter) -> ResponseJob:
+    async def prepare(
+        cls, stored: StoredResponses, request: ResponseRequest, serving: Serving, meter: Meter
+    ) -> ResponseJob:
         """Validate a request. Raises ApiError or RequestError for what is refused before the engine
         runs."""
-        return cls(request, await prepare_chat(as_chat(request), serving, meter, RESPONSES))
+        chat, owner = as_chat(request), serving.caller.name  # errors are by the request's own items
+        given = own_items(request)
+        if request.previous_response_id is not None:
+            name = request.previous_response_id
+            before = stored.get(name, owner, "previous_response_id")
+            given = [*before.items, *given]
+            chat = as_chat(msgspec.structs.replace(request, input=given))
+        prepared = await prepare_chat(chat, serving, meter, RESPONSES)
+        kept = stored if request.store is not False else None
+        return cls(request, prepared, given, kept, owner)
 
     async def answer(self) -> bytes:
         """The whole answer as JSON."""
@@ -68,7 +91,9 @@ class ResponseJob:
             pass
         for _ in self._items.finish(_STATES[choice.finish_reason]):
             pass
-        return msgspec.json.encode(self._response(output))
+        response = self._response(output)
+        self._keep(response)
+        return msgspec.json.encode(response)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The answer as server-sent events."""
@@ -90,6 +115,7 @@ class ResponseJob:
         for data in self._encoded(self._items.finish(_STATES[choice.finish_reason])):
             yield data
         response = self._response(output)
+        self._keep(response)
         yield self._event(response.status, response=response)
 
     def error(self, failure: ApiError) -> bytes:
@@ -105,6 +131,10 @@ class ResponseJob:
             )
         )
         return event(data)
+
+    def _keep(self, response: Response) -> None:
+        if self._stored is not None:
+            self._stored.keep(response, self._given, self._owner)
 
     def _encoded(self, events: Iterable[Event]) -> Iterable[bytes]:
         for name, fields in events:
@@ -141,6 +171,8 @@ class ResponseJob:
             model=request.model,
             output=self._items.all(state),
             parallel_tool_calls=request.parallel_tool_calls is not False,
+            previous_response_id=request.previous_response_id,
+            store=self._stored is not None,
             temperature=params.temperature,
             text=request.text or TextOptions(),
             tool_choice=request.tool_choice or "auto",

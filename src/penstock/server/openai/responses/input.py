@@ -71,6 +71,7 @@ def as_chat(request: ResponseRequest) -> ChatRequest:
         stop=request.stop,
         priority=request.priority,
         cache_salt=request.cache_salt,
+        cache_keep_s=request.cache_keep_s,
         user=request.user,
         safety_identifier=request.safety_identifier,
         chat_template_kwargs=request.chat_template_kwargs,

@@ -1,13 +1,14 @@
-"""The structs that ``POST /v1/responses`` takes and answers with. Nothing is stored."""
+"""The structs that ``/v1/responses`` takes and answers with."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType, field
 
 from penstock.server.errors import ErrorBody
+from penstock.server.keeping import KeepSeconds
 from penstock.server.openai.answer_structs import ChatLogprob
 from penstock.server.openai.protocol import JsonObjectFormat, TextFormat
 
@@ -101,6 +102,10 @@ class ResponseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     model: str
     input: str | list[InputItem]
     instructions: str | None = None
+    previous_response_id: str | None = None
+    """A response that is kept, after whose conversation ``input`` stands."""
+    store: bool | None = None
+    """Whether the response is kept; the default is true."""
     max_output_tokens: int | None = None
     stream: bool | None = None
     temperature: float | None = None
@@ -126,6 +131,7 @@ class ResponseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     stop: str | list[str] | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    cache_keep_s: KeepSeconds | None = None
     chat_template_kwargs: dict[str, object] | None = None
 
     @property
@@ -205,7 +211,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     output: list[Item]
     parallel_tool_calls: bool = True
     previous_response_id: str | None = None
-    store: bool = False
+    store: bool
     temperature: float
     text: TextOptions = TextOptions()
     tool_choice: ToolChoice = "auto"
@@ -215,6 +221,22 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     truncation: Literal["disabled"] = "disabled"
     usage: ResponseUsage | None = None
     user: str | None = None
+
+
+class ResponseDeleted(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["response"] = "response"
+    deleted: bool = True
+
+
+class ResponseItems(msgspec.Struct, frozen=True, kw_only=True):
+    """Items of a response's input."""
+
+    object: Literal["list"] = "list"
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
 
 
 class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True):

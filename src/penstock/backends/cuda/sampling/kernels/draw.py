@@ -27,6 +27,7 @@ from penstock.backends.cuda.sampling.kernels.row import (
     NUM_BIASES,
     NUM_ENDING,
     ONLY_NEGATIVE_INFINITE,
+    PLACE,
     PRESENCE,
     REPETITION,
     ROW,
@@ -242,12 +243,20 @@ def pick(
 
 @triton.jit(do_not_specialize=["first", "num_jobs"])
 def count_tokens(jobs, order, first, errors, num_jobs, tokens, BLOCK: tl.constexpr):
-    """Add the chosen tokens to the counts of their sequences, each of which occurs once."""
+    """Add the chosen tokens to the counts of their sequences, each of which occurs once, and take
+    away those that leave the last tokens for them."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = at < num_jobs
     job = tl.load(order + first + at, there, other=0)
     token = tl.load(tokens + job, there, other=0)
     there = there & (tl.load(errors + job, there, other=1) == 0)
-    counts = tl.load(jobs + job * WIDTH + COUNTS, there, other=0)
-    place = counts.to(tl.pointer_type(tl.int32)) + token
-    tl.store(place, tl.load(place, there, other=0) + 2, there)
+    counts = tl.load(jobs + job * WIDTH + COUNTS, there, other=0).to(tl.pointer_type(tl.int32))
+    kept = tl.load(jobs + job * WIDTH + PLACE, there, other=0)
+    keeps = there & (kept != 0)
+    kept = kept.to(tl.pointer_type(tl.int32))
+    leaving = tl.load(kept, keeps, other=-1)
+    tl.store(kept, token, keeps)
+    changes = there & (leaving != token)
+    leaves = changes & (leaving >= 0)
+    tl.store(counts + leaving, tl.load(counts + leaving, leaves, other=0) - 2, leaves)
+    tl.store(counts + token, tl.load(counts + token, changes, other=0) + 2, changes)

@@ -29,8 +29,9 @@ LEAST = tl.constexpr(3)
 TOP_K = tl.constexpr(4)
 """0 keeps all."""
 COUNTS = tl.constexpr(5)
-"""Address of int32 ``[vocab]``: twice the occurrences in the output, plus 1 if in the prompt. 0:
-the row has no penalties."""
+"""Address of int32 ``[vocab]``: twice the occurrences in the output, plus 1 if in the prompt; or
+twice those among the last tokens, where penalties look at these alone. 0: the row has no
+penalties."""
 LISTS = tl.constexpr(6)
 """Address of int32: tokens with a bias, ascending; their biases as float32; ending tokens,
 ascending."""
@@ -47,6 +48,11 @@ TOP_P = tl.constexpr(11)
 REPETITION = tl.constexpr(12)
 FREQUENCY = tl.constexpr(13)
 PRESENCE = tl.constexpr(14)
+
+# int64
+PLACE = tl.constexpr(15)
+"""Address of int32: the token that leaves the last tokens, or -1, where the chosen one is kept. 0:
+none leaves."""
 
 # What is wrong with a job's row; 0 is nothing.
 NOT_A_NUMBER = tl.constexpr(1)

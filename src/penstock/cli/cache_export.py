@@ -1,0 +1,36 @@
+"""Write a prefix that is on disk to a file, for another machine.
+
+  penstock cache export /var/cache/penstock-kv 3f9a manual.kvprefix
+
+'penstock cache import' takes it there, for engines of the same model, options and version of
+Penstock. Keys and values are not encrypted: whoever reads the file learns of the prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from penstock.cli.cache_places import folder_of
+from penstock.cli.quantity import size
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="DIR", help="a folder of --kv-disk")
+    parser.add_argument(
+        "prefix",
+        metavar="PREFIX",
+        help="its first digits, at least four, or its label, as 'penstock cache list' shows them",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="the file to write")
+
+
+def run(args: argparse.Namespace) -> int:
+    from penstock.kvstore.parcel import export
+    from penstock.kvstore.prefixes import found
+
+    root = folder_of(args.folder)
+    (prefix,) = found(root, [args.prefix])
+    written = export(root, prefix, args.file)
+    print(f"{args.file}: {prefix.tokens:,} tokens of {prefix.model}, {size(written)}")
+    return 0

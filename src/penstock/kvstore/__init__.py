@@ -1,0 +1,26 @@
+"""Blocks of KV caches on disk, found by their keys, across restarts and by all engines of a
+machine.
+
+The package knows bytes and files, no models, no caches and no engines. From the outside in::
+
+    StoreWorkers  workers.py     the threads: one that writes and keeps house, some that read
+    KvStore       store.py       what can be found: blocks are written, read and make room
+    SlotIndex     slot_index.py  which block is in which slot, and what makes room: books, no files
+    KeptBlocks    kept_blocks.py until when blocks are to stay that somebody has asked to
+    UseNotes      use_notes.py   when blocks were used, until the segments have it
+    StoreFolder   folder.py      the directory that engines share: its limit, and who gives way
+    Segment       segment.py     one file of slots of equal size, and the table of what is in them
+                  layout.py      the bytes of a segment
+    NewBlock      blocks.py      a block to write, and its entry
+    BlockCipher   cipher.py      blocks that are encrypted on disk
+    KindAbout     about.py       what blocks of one kind are of, which names their folder
+
+And for those who are no engine::
+
+    Holdings      holdings.py    what is in a directory, as it is now
+    Prefix        prefixes.py    prefixes: listed, pinned (each a segment of its own), removed
+    pin_computed  pinning.py     pins what an engine computes
+    Manifest      parcel.py      a prefix in a file, for another machine
+
+Which blocks make room is for ``cache/retention.py`` to say, which simulations use, too.
+"""

@@ -1,0 +1,278 @@
+"""Prefixes on disk: which there are, which of them are pinned, and their ends.
+
+A prefix is known by the key of its last block, in hexadecimal digits. A *pinned* one has a segment
+of its own, which holds all of its blocks and nothing else: so it gives way to nothing, takes as
+many bytes as its file, and ends with that. What two pinned prefixes have in common is there twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.cache.geometry import BLOCK_SIZE
+from penstock.cache.prefix import Key
+from penstock.errors import StoreError
+from penstock.kvstore.about import KindAbout
+from penstock.kvstore.blocks import NewBlock, entries_of
+from penstock.kvstore.folder import StoreFolder, directory_lock
+from penstock.kvstore.holdings import Holdings, Row, holdings, read_block
+from penstock.kvstore.layout import SegmentLayout, pages
+from penstock.kvstore.segment import PIN, Segment
+
+LABEL_BYTES: Final = 500
+"""Most bytes of a label."""
+LEAST_DIGITS: Final = 4
+"""Fewest digits of a prefix's name that stand for all of them."""
+_BATCH: Final = 64
+"""Blocks that are read and written at once."""
+
+
+class PinAbout(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pinned prefix is said to be."""
+
+    label: str = ""
+    tokens: int = 0
+    made_at: int = 0
+    """Second since 1970."""
+
+
+class Prefix(msgspec.Struct, frozen=True, kw_only=True):
+    """A prefix on disk that no longer one begins with, or one that is pinned."""
+
+    id: str
+    kind: str
+    """The digest of what its blocks are of."""
+    model: str
+    penstock: str
+    """The version that its blocks are of."""
+    tokens: int
+    bytes: int
+    """Those of its blocks, which it may share with others; of a pinned one, of its file."""
+    pinned: bool
+    label: str = ""
+    used_at: int = 0
+    """Second since 1970 of the last use."""
+    whole: bool = True
+    """Whether all of it is there that whoever goes on behind it needs."""
+
+
+def prefixes(root: Path) -> list[Prefix]:
+    """All there are, those used last first. Raises StoreError and OSError."""
+    found = [each for kind in holdings(root) for each in of_kind(kind)]
+    return sorted(found, key=lambda each: (-each.used_at, each.id))
+
+
+def pin(
+    folder: StoreFolder, held: Holdings, keys: Sequence[Key], label: str, now: float | None = None
+) -> bool:
+    """Keep a prefix that is on disk from making room; returns whether it was not pinned before.
+
+    Raises StoreError where blocks of it are not there, or it is too large, and OSError.
+    """
+    needed = held.needed(keys)
+    blocks = (read_block(*each) for each in needed)
+    return pin_blocks(folder, held.about, keys[-1], blocks, len(needed), len(keys), label, now)
+
+
+def pin_blocks(
+    folder: StoreFolder,
+    about: KindAbout,
+    tail: Key,
+    blocks: Iterable[NewBlock],
+    count: int,
+    places: int,
+    label: str,
+    now: float | None = None,
+) -> bool:
+    """Pin a prefix whose ``count`` blocks come from elsewhere; otherwise as :func:`pin`. If taking
+    a block raises, nothing is pinned."""
+    check_label(label)
+    second = int(time.time() if now is None else now)
+    facts = PinAbout(label=label, tokens=places * BLOCK_SIZE, made_at=second)
+    layout = SegmentLayout(folder.digest, count, pages(max(about.group_bytes)))
+
+    def fill(segment: Segment) -> None:
+        slot, batch = 0, []
+        with segment.locked():
+            for block in blocks:
+                batch.append(block)
+                if len(batch) == _BATCH:
+                    slot = _put(segment, slot, batch)
+                    batch = []
+            slot = _put(segment, slot, batch)
+            if slot != count:
+                raise StoreError(f"{slot:,} of {count:,} blocks came")
+        uses = segment.uses()
+        uses["second"] = second
+        segment.set_uses(uses)
+
+    return folder.pin(tail, layout, msgspec.json.encode(facts), fill)
+
+
+def found(root: Path, names: Sequence[str]) -> list[Prefix]:
+    """The prefixes of these names: digits that one begins with, or labels. Raises StoreError for a
+    name of none or of several, and OSError."""
+    known = prefixes(root)
+    return [_named(known, name, root) for name in names]
+
+
+def remove(root: Path, prefix: Prefix) -> None:
+    """Let a prefix not be found any more: its file where it is pinned, and those of its blocks that
+    no other one has. Raises OSError."""
+    tail = bytes.fromhex(prefix.id)
+    with directory_lock(root):
+        for kind in holdings(root):
+            if kind.digest.hex() != prefix.kind:
+                continue
+            for segment in kind.segments:
+                if segment.is_pinned and segment.path.name.startswith(f"{PIN}{prefix.id}."):
+                    segment.path.unlink(missing_ok=True)
+            _empty(_own(kind, tail))
+
+
+def check_label(label: str) -> None:
+    """Raises StoreError for what is no label."""
+    if len(label.encode("utf-8", "surrogatepass")) > LABEL_BYTES or not label.isprintable():
+        raise StoreError(
+            f"a label is a line of at most {LABEL_BYTES} bytes, without control characters"
+        )
+
+
+def _put(segment: Segment, slot: int, blocks: Sequence[NewBlock]) -> int:
+    """Write blocks into the slots from ``slot`` on; returns the next one."""
+    if not blocks:
+        return slot
+    end = slot + len(blocks)
+    if end > segment.layout.slots:
+        raise StoreError("more blocks came than were told of")
+    segment.put(range(slot, end), entries_of(blocks), [each.data for each in blocks])
+    return end
+
+
+def of_kind(kind: Holdings, tails: Iterable[Key] | None = None) -> Iterator[Prefix]:
+    """The prefixes of one kind, or those with these ends. Raises OSError."""
+    about, rows = kind.about, kind.rows
+    parents = {row.entry["parent"].tobytes() for each in rows.values() for row in each}
+    pinned = {
+        bytes.fromhex(segment.path.stem.removeprefix(PIN)): segment
+        for segment in kind.segments
+        if segment.is_pinned
+    }
+    ends = {*(key for key in rows if key not in parents), *pinned}
+    for tail in ends if tails is None else tails:
+        path = _path(kind, tail)
+        blocks = [row for key in path for row in _distinct(rows.get(key, ()))]
+        whole = _is_whole(kind, path)
+        segment = pinned.get(tail)
+        facts = PinAbout() if segment is None else _facts(segment)
+        last = max((row.second for row in rows.get(tail, ())), default=0)
+        yield Prefix(
+            id=tail.hex(),
+            kind=kind.digest.hex(),
+            model=about.model,
+            penstock=about.penstock,
+            tokens=facts.tokens or (_place(rows, tail) + 1) * BLOCK_SIZE,
+            bytes=segment.layout.total_bytes
+            if segment is not None
+            else sum(int(row.entry["bytes"]) for row in blocks),
+            pinned=segment is not None,
+            label=facts.label,
+            used_at=last,
+            whole=whole,
+        )
+
+
+def _path(kind: Holdings, tail: Key) -> list[Key]:
+    """The keys of the blocks that end with one, as far back as they are there."""
+    keys: list[Key] = []
+    key = tail
+    while (found := kind.rows.get(key)) and len(keys) <= len(kind.rows):
+        keys.append(key)
+        if int(found[0].entry["place"]) == 0:
+            break
+        key = found[0].entry["parent"].tobytes()
+    return keys[::-1]
+
+
+def _is_whole(kind: Holdings, path: Sequence[Key]) -> bool:
+    """Whether a path is a whole prefix. Of models all of whose layers have a window it need not
+    reach its beginning."""
+    if not path:
+        return False
+    count = _place(kind.rows, path[-1]) + 1
+    groups: Counter[int] = Counter()
+    for back, key in enumerate(reversed(path)):
+        place = count - 1 - back
+        for row in _distinct(kind.rows[key]):
+            group = int(row.entry["group"])
+            if group < len(kind.about.windows) and place >= kind.about.first_seen(group, count):
+                groups[group] += 1
+    return all(
+        groups[group] >= count - kind.about.first_seen(group, count)
+        for group in range(len(kind.about.windows))
+    )
+
+
+def _distinct(rows: Iterable[Row]) -> Iterable[Row]:
+    """One row of each group."""
+    return {int(row.entry["group"]): row for row in rows}.values()
+
+
+def _place(rows: dict[Key, list[Row]], key: Key) -> int:
+    return max((int(row.entry["place"]) for row in rows.get(key, ())), default=-1)
+
+
+def _facts(segment: Segment) -> PinAbout:
+    try:
+        return msgspec.json.decode(segment.about(), type=PinAbout)
+    except msgspec.DecodeError:
+        return PinAbout()
+
+
+def _named(known: Sequence[Prefix], name: str, root: Path) -> Prefix:
+    exact = [each for each in known if name and name in (each.id, each.label)]
+    begun = [each for each in known if each.id.startswith(name.lower())]
+    several = exact or (begun if len(name) >= LEAST_DIGITS else [])
+    if len(several) == 1:
+        return several[0]
+    if several:
+        raise StoreError(
+            f"{len(several)} prefixes of {root} are called {name!r}; give more digits of one"
+        )
+    raise StoreError(
+        f"no prefix of {root} is called {name!r}: give at least {LEAST_DIGITS} digits of one, or "
+        "its label, as 'penstock cache list' shows them"
+    )
+
+
+def _own(kind: Holdings, tail: Key) -> list[Row]:
+    """The blocks that only the prefix with this end has, outside of pinned segments."""
+    children: defaultdict[Key, set[Key]] = defaultdict(set)
+    for key, found in kind.rows.items():
+        for row in found:
+            children[row.entry["parent"].tobytes()].add(key)
+    own: list[Row] = []
+    before: Key | None = None
+    for key in reversed(_path(kind, tail)):
+        if children[key] - ({before} if before is not None else set()):
+            break
+        own += [row for row in kind.rows[key] if not row.segment.is_pinned]
+        before = key
+    return own
+
+
+def _empty(rows: Iterable[Row]) -> None:
+    """Let slots be empty that hold what they held."""
+    by_segment: defaultdict[Segment, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_segment[row.segment].append(row)
+    for segment, some in by_segment.items():
+        before = {row.slot: row.entry.copy() for row in some}
+        with segment.locked():
+            segment.clear([slot for slot, was in before.items() if segment.entries[slot] == was])

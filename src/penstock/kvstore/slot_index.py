@@ -1,0 +1,292 @@
+"""Which block is in which slot, and what makes room."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.cache.retention import Retention
+from penstock.kvstore.blocks import Name, NewBlock, name_of
+from penstock.kvstore.kept_blocks import KeptBlocks
+from penstock.kvstore.segment import Segment
+
+
+class Place(NamedTuple):
+    """Where a block is."""
+
+    segment: Segment
+    slot: int
+
+
+class SlotIndex:
+    """The books of a store: they touch no file. Blocks of pinned prefixes are found like others,
+    and never make room; nothing is written into their segments.
+
+    :meth:`places`, :meth:`use`, :meth:`keep`, :meth:`drop` and ``in`` may be called by any thread,
+    all others by the writer.
+    """
+
+    def __init__(
+        self,
+        group_bytes: Sequence[int],
+        retention: Retention[Name],
+        windowed: Collection[int] = (),
+        most_kept: int = 0,
+    ) -> None:
+        """``group_bytes``: bytes of a block of each group of layers; ``windowed``: the groups whose
+        blocks are of use without all those before them; ``most_kept``: most blocks that are kept
+        until a time. ``retention`` is empty."""
+        self._kept = KeptBlocks(most_kept)
+        self._group_bytes = group_bytes
+        self._windowed = frozenset(windowed)
+        self._retention = retention
+        self._mutex = threading.Lock()
+        self._segments: dict[str, Segment] = {}
+        self._places: dict[Name, Place] = {}
+        self._names: dict[Segment, list[Name | None]] = {}
+        """What is in each slot; None where it is free, or has what is in another slot, too."""
+        self._free: dict[Segment, dict[int, None]] = {}
+        """Slots without a name, in the order in which they are to be used."""
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, name: Name) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[Name]:
+        return iter(list(self._places))
+
+    @property
+    def num_pinned(self) -> int:
+        """Blocks of pinned prefixes."""
+        return len(self._places) - len(self._retention)
+
+    @property
+    def segments(self) -> list[Segment]:
+        return list(self._segments.values())
+
+    def has_segment(self, file_name: str) -> bool:
+        return file_name in self._segments
+
+    def adopt(self, segment: Segment) -> None:
+        """Take a segment, of which all slots are free."""
+        with self._mutex:
+            self._segments[segment.path.name] = segment
+            self._names[segment] = [None] * segment.layout.slots
+            self._free[segment] = dict.fromkeys(range(segment.layout.slots))
+
+    def give_up(self, segment: Segment) -> None:
+        """Forget a segment, and what is in it."""
+        with self._mutex:
+            for slot in range(segment.layout.slots):
+                self._leave(segment, slot)
+            del self._names[segment], self._free[segment]
+            del self._segments[segment.path.name]
+
+    def name_at(self, place: Place) -> Name | None:
+        """What is in a slot; None where it is free, or its segment was given up."""
+        names = self._names.get(place.segment)
+        return None if names is None else names[place.slot]
+
+    def absent(self, blocks: Iterable[NewBlock]) -> list[NewBlock]:
+        """Those of the blocks that are nowhere, each once."""
+        with self._mutex:
+            return list({b.name: b for b in blocks if b.name not in self._places}.values())
+
+    def places(self, names: Iterable[Name]) -> list[Place]:
+        """Where these blocks are, up to the first that cannot be found."""
+        places = []
+        with self._mutex:
+            for name in names:
+                place = self._places.get(name)
+                if place is None:
+                    break
+                places.append(place)
+        return places
+
+    def use(self, names: Iterable[Name], at: float) -> list[Place]:
+        """Note that blocks were asked for, as far as they can be found; returns where they are. Of
+        a chain the tail comes before the head."""
+        places = []
+        with self._mutex:
+            for name in names:
+                place = self._places.get(name)
+                if place is not None:
+                    if not place.segment.is_pinned:
+                        self._retention.use(name, at)
+                    places.append(place)
+        return places
+
+    def keep(self, names: Iterable[Name], until: float, now: float) -> list[Place]:
+        """Let blocks make room after all others before a time, now or when they come, as far as so
+        many are kept; returns where those are that are there. Of a chain the head comes first."""
+        places = []
+        with self._mutex:
+            for name in names:
+                if not self._kept.add(name, until, now):
+                    break
+                place = self._places.get(name)
+                if place is not None and not place.segment.is_pinned:
+                    self._retention.use(name, until)
+                    places.append(place)
+        return places
+
+    def drop(self, names: Iterable[Name]) -> list[Place]:
+        """Let blocks not be found any more; returns where they are."""
+        places = []
+        with self._mutex:
+            for name in names:
+                place = self._places.get(name)
+                if place is not None:
+                    places.append(place)
+                    self._leave(*place)
+        return places
+
+    def take_free(self, count: int, chosen: dict[Segment, list[int]]) -> int:
+        """Add up to so many free slots to those that are ``chosen``; returns how many. They stay
+        free until they are entered."""
+        taken = 0
+        with self._mutex:
+            for segment, free in self._free.items():
+                if segment.is_pinned:
+                    continue
+                here = frozenset(chosen.get(segment, ()))
+                unchosen = (slot for slot in free if slot not in here)
+                slots = list(islice(unchosen, count - taken))
+                if slots:
+                    chosen.setdefault(segment, []).extend(slots)
+                    taken += len(slots)
+                if taken == count:
+                    break
+        return taken
+
+    def victims(self, count: int, staying: Collection[Name]) -> list[Place]:
+        """Where up to so many blocks are that make room first, in that order; none of those that
+        are ``staying``, nor of what these need before them."""
+        with self._mutex:
+            return [self._places[name] for name in self._retention.victims(count, staying)]
+
+    def enter(
+        self, segment: Segment, slots: Iterable[int], blocks: Iterable[NewBlock], at: float
+    ) -> dict[int, float]:
+        """Name free slots by the blocks that were written into them at that time; returns for each
+        until when its block is as good as used."""
+        until: dict[int, float] = {}
+        with self._mutex:
+            # Of a chain the tail gives way before the head.
+            for slot, block in sorted(zip(slots, blocks, strict=True), key=_by_place):
+                until[slot] = max(at, self._kept.until(block.name))
+                self._enter(Place(segment, slot), block.name, self._parent(block), until[slot])
+        return until
+
+    def leave(self, segment: Segment, slot: int) -> bool:
+        """Let a slot be free; returns whether it was not."""
+        with self._mutex:
+            return self._leave(segment, slot)
+
+    def follow(self, segment: Segment, changed: NDArray[np.intp], at: float) -> None:
+        """Let names be those of a segment's entries where these have changed, at that time."""
+        with self._mutex:
+            for slot in changed.tolist():
+                self._leave(segment, slot)
+            for slot in changed.tolist():
+                self._enter_found(Place(segment, slot), at)
+
+    def enter_found(self, found: Iterable[tuple[float, Place]]) -> None:
+        """Name free slots by their entries, each with the time at which it was used last."""
+        with self._mutex:
+            for at, place in found:
+                self._enter_found(place, at)
+
+    def find_again(self, at: float) -> None:
+        """Name free slots that hold blocks which were found in others until these were given up."""
+        with self._mutex:
+            for segment, free in self._free.items():
+                for slot in np.flatnonzero(segment.entries["full"]).tolist():
+                    if slot in free:
+                        self._enter_found(Place(segment, slot), at)
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless names, slots and what is retained agree."""
+        with self._mutex:
+            named = pinned = 0
+            for segment, names in self._names.items():
+                free = self._free[segment]
+                for slot, name in enumerate(names):
+                    assert (name is None) == (slot in free), "a slot is neither free nor named"
+                    if name is not None:
+                        named += 1
+                        assert self._places[name] == Place(segment, slot)
+                        pinned += segment.is_pinned
+                        assert (name in self._retention) != segment.is_pinned
+            assert named == len(self._places) == len(self._retention) + pinned
+
+    # The mutex is held.
+
+    def _enter_found(self, place: Place, at: float) -> None:
+        """Name a slot by its entry, if that is of a block that is in no other slot."""
+        segment, slot = place
+        entry = segment.entries[slot]
+        group = int(entry["group"])
+        if not entry["full"] or group >= len(self._group_bytes):
+            return
+        if int(entry["bytes"]) != self._group_bytes[group]:
+            return
+        name = name_of(entry["key"].tobytes(), group)
+        other = self._places.get(name)
+        if other is not None:
+            # All processes keep the same one of two, or each might write over the other's.
+            if _order(other) <= _order(place):
+                return
+            self._leave(*other)
+        parent = None if group in self._windowed else name_of(entry["parent"].tobytes(), group)
+        self._enter(place, name, parent, at)
+
+    def _parent(self, block: NewBlock) -> Name | None:
+        return None if block.group in self._windowed else block.parent_name
+
+    def _enter(self, place: Place, name: Name, parent: Name | None, at: float) -> None:
+        del self._free[place.segment][place.slot]
+        self._names[place.segment][place.slot] = name
+        self._places[name] = place
+        if not place.segment.is_pinned:
+            self._retention.add(name, parent, at)
+
+    def _leave(self, segment: Segment, slot: int) -> bool:
+        name = self._names[segment][slot]
+        if name is None:
+            return False
+        self._names[segment][slot] = None
+        self._free[segment][slot] = None
+        del self._places[name]
+        if not segment.is_pinned:
+            self._retention.drop(name)
+        return True
+
+
+def _order(place: Place) -> tuple[bool, str, int]:
+    """The lesser of two places of one block is kept: a pinned one first."""
+    return not place.segment.is_pinned, place.segment.path.name, place.slot
+
+
+def _by_place(written: tuple[int, NewBlock]) -> int:
+    return -written[1].place
+
+
+def runs(places: Sequence[Place]) -> Iterator[tuple[Segment, range]]:
+    """Slots that follow each other, in the order of ``places``."""
+    first = 0
+    for i in range(1, len(places) + 1):
+        if (
+            i == len(places)
+            or places[i].segment is not places[i - 1].segment
+            or places[i].slot != places[i - 1].slot + 1
+        ):
+            yield places[first].segment, range(places[first].slot, places[i - 1].slot + 1)
+            first = i

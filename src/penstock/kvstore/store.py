@@ -1,0 +1,327 @@
+"""What can be found on disk: blocks are written, read, and make room for others."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from penstock.cache.prefix import Key
+from penstock.cache.retention import Retention
+from penstock.interface.blocks import BlockBytes, Bytes, Checksums
+from penstock.kvstore.blocks import Name, NewBlock, entries_of, is_of, name_of
+from penstock.kvstore.cipher import BlockCipher
+from penstock.kvstore.folder import StoreFolder
+from penstock.kvstore.layout import SegmentLayout, pages
+from penstock.kvstore.segment import Segment
+from penstock.kvstore.slot_index import Place, SlotIndex, runs
+from penstock.kvstore.use_notes import UseNotes
+
+_SEGMENTS: Final = 32
+"""About as many segments a store has when it is full: so little gives way at once where another
+kind of blocks needs room, and few files are open."""
+_LEAST_SLOTS: Final = 16
+KEPT_SHARE: Final = 0.5
+"""The part of the limit that blocks may take which are kept until a time."""
+_ROUNDS: Final = 4
+"""How often other slots are looked for where others were quicker."""
+
+
+@dataclass
+class StoreStats:
+    """What a store did, in blocks."""
+
+    written: int = 0
+    evicted: int = 0
+    """Those that made room."""
+    read: int = 0
+    lost: int = 0
+    """Those that were gone, or other ones, when they were read."""
+
+
+class KvStore:
+    """The blocks of one kind (a model, its weights, the type of its cache) in a directory.
+
+    All processes that have a store of the same kind there find each other's blocks, within the
+    second after they call :meth:`refresh`. Any of them writes to any segment, under its lock: so
+    there are no owners, and nothing to settle when one of them ends.
+
+    :meth:`holds`, :meth:`read`, :meth:`use`, :meth:`keep` and :meth:`drop` may be called by any
+    thread, all others by one, the writer. Methods that read or write raise OSError.
+    """
+
+    def __init__(
+        self,
+        folder: StoreFolder,
+        group_bytes: Sequence[int],
+        limit: int,
+        retention: Retention[Name],
+        now: Callable[[], float] = time.time,
+        windowed: Collection[int] = (),
+        cipher: BlockCipher | None = None,
+    ) -> None:
+        """``group_bytes``: bytes of a block of each group of layers, as the ``cipher`` makes it,
+        where there is one; ``limit``: most bytes of all segments; ``windowed``: groups whose layers
+        have a window. Takes the ``folder``; ``retention`` is empty."""
+        self._cipher = cipher
+        self._folder = folder
+        self._group_bytes = tuple(group_bytes)
+        slot_bytes = pages(max(group_bytes))
+        most = min(max(limit // _SEGMENTS, _LEAST_SLOTS * slot_bytes), limit)
+        self._layout = SegmentLayout.of_bytes(folder.digest, slot_bytes, most)
+        self._now = now
+        self._index = SlotIndex(
+            self._group_bytes, retention, windowed, int(limit * KEPT_SHARE) // slot_bytes
+        )
+        self._notes = UseNotes()
+        self.stats = StoreStats()
+        try:
+            self._open_segments()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether somebody has removed the directory."""
+        return self._folder.is_removed
+
+    @property
+    def fits(self) -> bool:
+        """Whether the limit holds any block at all."""
+        return self._layout is not None
+
+    @property
+    def index(self) -> SlotIndex:
+        return self._index
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def holds(self, key: Key, group: int) -> bool:
+        return name_of(key, group) in self._index
+
+    def held(self, keys: Sequence[Key], group: int) -> int:
+        """How many of the ``keys``, from the first on, can be found."""
+        index = self._index
+        for i, key in enumerate(keys):
+            if name_of(key, group) not in index:
+                return i
+        return len(keys)
+
+    def use(self, keys: Sequence[Key], group: int) -> None:
+        """Note that a chain's blocks are asked for, here or where they were copied to."""
+        second = int(self._now())
+        for segment, slot in self._index.use(_names(reversed(keys), group), second):
+            self._notes.use(segment, slot, second)
+
+    def keep(self, keys: Sequence[Key], seconds: float) -> None:
+        """Let the blocks of a chain, of all groups, make room after all others for so long, now or
+        when they are written, as far as such blocks have not their share of the limit."""
+        now = self._now()
+        until = int(now + seconds)
+        names = [name_of(key, g) for key in keys for g in range(len(self._group_bytes))]
+        for segment, slot in self._index.keep(names, until, now):
+            self._notes.use(segment, slot, until)
+
+    def expect(self, keys: Sequence[Key], group: int) -> None:
+        """Let the system read these blocks ahead, as far as they can be found."""
+        for segment, slots in runs(self._index.places(_names(keys, group))):
+            segment.expect(slots.start, len(slots))
+
+    def read(self, keys: Sequence[Key], group: int) -> tuple[int, BlockBytes]:
+        """Read the blocks of these keys from the first on; returns how many there are, and them.
+
+        Their checksums are those that they were written with, and were not compared with the bytes.
+        """
+        places = self._index.places(_names(keys, group))
+        size = self._group_bytes[group]
+        data = np.empty((len(places), size), np.uint8)
+        sums = np.empty(len(places), np.uint32)
+        done = 0
+        for segment, slots in runs(places):
+            for entry in segment.read(slots.start, data[done : done + len(slots)]):
+                if not is_of(entry, keys[done], group, size):
+                    self.stats.lost += 1
+                    return self._opened(keys, group, data, sums, done)
+                sums[done] = entry["crc"]
+                done += 1
+                self.stats.read += 1
+        return self._opened(keys, group, data, sums, done)
+
+    def write(self, blocks: Sequence[NewBlock]) -> int:
+        """Write blocks that are not there yet, for which others may make room; returns how many
+        are there now. Where there is not room for all, those at the ends of chains are left out."""
+        left = sorted(self._index.absent(blocks), key=_place)
+        if self._cipher is not None:
+            left = list(map(self._cipher.seal, left))
+        count, staying = len(blocks), {each.name for each in blocks}
+        staying |= {each.parent_name for each in blocks}
+        for _ in range(_ROUNDS):
+            if not left:
+                break
+            chosen = self._choose(len(left), staying)
+            if not chosen:
+                break
+            missed: list[NewBlock] = []
+            for segment, slots in chosen:
+                part, left = left[: len(slots)], left[len(slots) :]
+                missed += self._put(segment, slots, part)
+            left = sorted([*missed, *left], key=_place)
+        return count - len(left)
+
+    def drop(self, keys: Sequence[Key], group: int) -> list[Place]:
+        """Find blocks no more whose bytes are not theirs; returns where they are, for
+        :meth:`empty`."""
+        return self._index.drop(_names(keys, group))
+
+    def empty(self, places: Sequence[Place]) -> None:
+        """Let others find no more what was dropped, as far as nothing has taken its place."""
+        for place in places:
+            segment = place.segment
+            if segment not in self._index.segments:
+                continue
+            with segment.locked() as changed:
+                self._index.follow(segment, changed, int(self._now()))
+                if self._index.name_at(place) is None:
+                    segment.clear([place.slot])
+
+    def clear(self) -> None:
+        """Remove all blocks of this kind that are not pinned, for all processes."""
+        self._folder.clear()
+        for segment in self._index.segments:
+            if not segment.is_pinned:
+                self._give_up(segment)
+
+    def refresh(self) -> None:
+        """Look at what other processes have done, and let them see what was used here."""
+        gone = False
+        for segment in self._index.segments:
+            if segment.is_removed:  # perhaps there is another one of its name
+                self._give_up(segment)
+                gone = True
+            else:
+                self._index.follow(segment, segment.refresh(), int(self._now()))
+        if gone:
+            self._index.find_again(int(self._now()))
+        self._open_segments()
+        self._notes.save()
+
+    def sync(self) -> None:
+        """Wait until what was written would survive a loss of power."""
+        for segment in self._index.segments:
+            segment.sync()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._notes.save()
+        for segment in self._index.segments:
+            self._give_up(segment)
+            segment.close()
+        self._folder.close()
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless index, slots and what is retained agree."""
+        self._index.check_integrity()
+
+    def _opened(
+        self, keys: Sequence[Key], group: int, data: Bytes, sums: Checksums, count: int
+    ) -> tuple[int, BlockBytes]:
+        """The first blocks of those that were read, up to one that cannot be decrypted, which is
+        found no more."""
+        if self._cipher is None:
+            return count, BlockBytes(data[:count].reshape(-1), sums[:count])
+        opened: list[bytes] = []
+        for key, sealed in zip(keys[:count], data, strict=False):
+            content = self._cipher.opened(key, group, sealed)
+            if content is None:
+                self.stats.lost += 1
+                self._index.drop(_names([key], group))
+                break
+            opened.append(content)
+        done = len(opened)
+        return done, BlockBytes(np.frombuffer(b"".join(opened), np.uint8), sums[:done])
+
+    def _choose(self, count: int, staying: Collection[Name]) -> list[tuple[Segment, list[int]]]:
+        """Up to so many slots for new blocks, in each segment ascending; none of what is
+        ``staying``."""
+        chosen: dict[Segment, list[int]] = {}
+        left = count - self._index.take_free(count, chosen)
+        while left and self._layout is not None:
+            segment = self._folder.make(self._layout)
+            if segment is None:
+                break
+            self._index.adopt(segment)
+            left -= self._index.take_free(left, chosen)
+        if left:
+            for place in self._index.victims(left, staying):
+                chosen.setdefault(place.segment, []).append(place.slot)
+        return [(segment, sorted(slots)) for segment, slots in chosen.items()]
+
+    def _put(
+        self, segment: Segment, slots: list[int], blocks: Sequence[NewBlock]
+    ) -> list[NewBlock]:
+        """Write blocks into slots that are free, or whose blocks make room; returns those for
+        which they were neither any more."""
+        index, now = self._index, int(self._now())
+        wanted = {slot: index.name_at(Place(segment, slot)) for slot in slots}
+        with segment.locked() as changed:
+            index.follow(segment, changed, now)
+            if segment.is_removed:
+                self._give_up(segment)
+                return list(blocks)
+            blocks = [each for each in blocks if each.name not in index]  # others' by now
+            slots = [s for s in slots if index.name_at(Place(segment, s)) == wanted[s]]
+            slots = slots[: len(blocks)]
+            part, missed = blocks[: len(slots)], list(blocks[len(slots) :])
+            if not slots:
+                return missed
+            self.stats.evicted += sum(index.leave(segment, slot) for slot in slots)
+            segment.put(slots, entries_of(part), [each.data for each in part])
+            self._notes.begin(segment, index.enter(segment, slots, part, now))
+            self.stats.written += len(part)
+        return missed
+
+    def _open_segments(self) -> None:
+        """Open segments that were not there before."""
+        found: list[tuple[int, int, Place]] = []
+        for path in self._folder.segments():
+            if self._index.has_segment(path.name):
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                segment = Segment.open(path)
+                if segment is None:
+                    continue
+                if not self._suits(segment.layout):
+                    segment.close()
+                    continue
+                slots = segment.refresh()
+                seconds, numbers = segment.uses()["second"], segment.entries["place"]
+                found += [
+                    (int(seconds[slot]), -int(numbers[slot]), Place(segment, slot))
+                    for slot in slots.tolist()
+                ]
+                self._index.adopt(segment)
+        # Those used in the same second: of a chain the tail first.
+        found.sort(key=lambda each: each[:2])
+        self._index.enter_found((second, place) for second, _, place in found)
+
+    def _suits(self, layout: SegmentLayout) -> bool:
+        slot_bytes = pages(max(self._group_bytes))
+        return layout.digest == self._folder.digest and layout.slot_bytes == slot_bytes
+
+    def _give_up(self, segment: Segment) -> None:
+        self._index.give_up(segment)
+        self._notes.forget(segment)
+
+
+def _place(block: NewBlock) -> int:
+    return block.place
+
+
+def _names(keys: Iterable[Key], group: int) -> list[Name]:
+    return [name_of(key, group) for key in keys]

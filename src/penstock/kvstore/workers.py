@@ -1,0 +1,273 @@
+"""The threads of a store: one writes and keeps house, others read."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple
+
+from penstock.cache.prefix import Key
+from penstock.interface.blocks import BlockBytes
+from penstock.kvstore.blocks import NewBlock
+from penstock.kvstore.slot_index import Place
+from penstock.kvstore.store import KvStore
+
+QUEUE_BYTES: Final = 64 << 20
+"""Bytes of blocks that may wait to be written. What comes then stays in the cache, and is written
+if it is still there when there is room."""
+READERS: Final = 2
+"""Threads that read: a second one lets the disk have the next piece while one is checked. More read
+no faster (docs/kv-tiers.md has the measurements)."""
+REFRESH_S: Final = 1.0
+SYNC_BYTES: Final = 256 << 20
+"""Bytes after which the writer waits for the disk: so memory does not fill with what is to be
+written, of which a loss of power takes no more."""
+RETRY_S: Final = 60.0
+"""Seconds for which nothing is written after writing has failed: a full disk stays full for a
+while."""
+
+_log = logging.getLogger("penstock.kvstore")
+
+
+class Wanted(NamedTuple):
+    """Blocks of one group of layers to read."""
+
+    group: int
+    places: tuple[int, ...]
+    """Their numbers in their chain."""
+    keys: tuple[Key, ...]
+
+
+class Piece(NamedTuple):
+    """Blocks that were read: all that were wanted, or those before the first that is gone."""
+
+    number: int
+    """The number by which whoever wanted them knows the request."""
+    wanted: Wanted
+    found: int
+    """How many there are."""
+    content: BlockBytes
+    seconds: float
+    """What reading took."""
+
+
+@dataclass
+class WorkStats:
+    """What the threads did."""
+
+    written_bytes: int = 0
+    read_bytes: int = 0
+    read_seconds: float = 0.0
+    failures: int = 0
+    """Writes and reads that the disk or its file system refused."""
+
+
+class StoreWorkers:
+    """A store whose files no caller waits for. Its methods are one thread's, the engine's.
+
+    What was read is told by ``deliver``, which a reading thread calls. Whatever fails, fails
+    quietly for the caller: what cannot be written is not kept, and what cannot be read is not
+    found. The log says so, once for each kind of trouble.
+    """
+
+    def __init__(
+        self,
+        store: KvStore,
+        deliver: Callable[[Piece], None],
+        has_room: Callable[[], None] = lambda: None,
+        readers: int = READERS,
+    ) -> None:
+        """Takes the ``store``. ``has_room`` is called, by the writer, when there is room again
+        after there was none."""
+        self._store = store
+        self._deliver = deliver
+        self._has_room = has_room
+        self._changed = threading.Condition()
+        self._to_write: deque[tuple[tuple[NewBlock, ...], int]] = deque()
+        self._to_empty: list[Place] = []
+        self._to_clear = False
+        self._waiting_bytes = 0
+        self._to_read: deque[tuple[int, Wanted]] = deque()
+        self._closing = False
+        self._off = False
+        self._told: set[str] = set()
+        self._retry_at = 0.0
+        self.stats = WorkStats()
+        self._threads = [threading.Thread(target=self._write_all, name="penstock-kv-writer")]
+        self._threads += [
+            threading.Thread(target=self._read_all, name="penstock-kv-reader")
+            for _ in range(readers)
+        ]
+        for thread in self._threads:
+            thread.daemon = True
+            thread.start()
+
+    @property
+    def store(self) -> KvStore:
+        return self._store
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the store is of no use any more."""
+        return self._off
+
+    @property
+    def room(self) -> int:
+        """Bytes of blocks that may be given to :meth:`write` now."""
+        if self._off or time.monotonic() < self._retry_at:
+            return 0
+        return max(QUEUE_BYTES - self._waiting_bytes, 0)
+
+    @property
+    def unwritten_bytes(self) -> int:
+        return self._waiting_bytes
+
+    def write(self, blocks: Sequence[NewBlock]) -> None:
+        """Have blocks written that are not there yet."""
+        size = sum(len(each.data) for each in blocks)
+        with self._changed:
+            self._to_write.append((tuple(blocks), size))
+            self._waiting_bytes += size
+            self._changed.notify_all()
+
+    def drop(self, keys: Sequence[Key], group: int) -> None:
+        """Find blocks no more whose bytes are not theirs, and have them removed."""
+        places = self._store.drop(keys, group)
+        self._tell(
+            "damaged",
+            "a KV block on disk is not what its checksum says; it is dropped, and computed again: "
+            "if more are (penstock:kv_disk_damaged_blocks_total), check the disk",
+        )
+        with self._changed:
+            self._to_empty += places
+            self._changed.notify_all()
+
+    def read(self, number: int, pieces: Sequence[Wanted]) -> None:
+        """Have blocks read, one piece after the other, for ``number``."""
+        with self._changed:
+            self._to_read.extend((number, piece) for piece in pieces)
+            self._changed.notify_all()
+        for piece in pieces:
+            self._store.expect(piece.keys, piece.group)
+
+    def cancel(self, number: int) -> None:
+        """Forget what has not been read for ``number``; a piece may still come."""
+        with self._changed:
+            self._to_read = deque(each for each in self._to_read if each[0] != number)
+
+    def clear(self) -> None:
+        """Have all blocks removed, and write none of those that wait."""
+        with self._changed:
+            self._waiting_bytes -= sum(size for _, size in self._to_write)
+            self._to_write.clear()
+            self._to_read.clear()
+            self._to_clear = True
+            self._changed.notify_all()
+
+    def close(self, seconds: float) -> None:
+        """End the threads. What waits to be written may take so many seconds."""
+        with self._changed:
+            self._closing = True
+            self._to_read.clear()
+            self._changed.notify_all()
+        end = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(end - time.monotonic(), 0.0))
+        with self._changed:
+            self._to_write.clear()
+        for thread in self._threads:
+            thread.join(seconds)
+        if not any(thread.is_alive() for thread in self._threads):
+            self._store.close()
+
+    def _write_all(self) -> None:
+        """The writer's thread."""
+        refresh_at, unsynced = 0.0, 0
+        while True:
+            with self._changed:
+                if not (self._to_write or self._to_empty or self._to_clear or self._closing):
+                    self._changed.wait(REFRESH_S)
+                if self._closing and not self._to_write:
+                    break
+                blocks, size = self._to_write.popleft() if self._to_write else ((), 0)
+                places, self._to_empty = self._to_empty, []
+                clear, self._to_clear = self._to_clear, False
+            if clear:
+                self._try(self._store.clear)
+            if places:
+                self._try(partial(self._store.empty, places))
+            if blocks and self._try(partial(self._store.write, blocks)):
+                self.stats.written_bytes += size
+                unsynced += size
+            with self._changed:
+                was_full = self._waiting_bytes >= QUEUE_BYTES
+                self._waiting_bytes -= size
+            if was_full:
+                self._has_room()
+            if unsynced and (unsynced >= SYNC_BYTES or not self._to_write):
+                self._try(self._store.sync)
+                unsynced = 0
+            if time.monotonic() >= refresh_at:
+                self._try(self._refresh)
+                refresh_at = time.monotonic() + REFRESH_S
+        self._try(self._store.sync)
+
+    def _refresh(self) -> None:
+        if self._store.is_removed and not self._off:
+            self._off = True
+            self._tell("removed", "the directory of KV blocks was removed; none are kept any more")
+        self._store.refresh()
+
+    def _try(self, work: Callable[[], object]) -> bool:
+        """Do something with files; returns whether that went well."""
+        if self._off:
+            return False
+        try:
+            work()
+        except OSError as error:
+            self.stats.failures += 1
+            self._retry_at = time.monotonic() + RETRY_S
+            self._tell(
+                f"write {error.errno}",
+                f"KV blocks cannot be written to disk: {error.strerror or error}; they are kept "
+                f"again when they can be, which is tried every {RETRY_S:.0f} s",
+            )
+            return False
+        return True
+
+    def _read_all(self) -> None:
+        """A reader's thread."""
+        while True:
+            with self._changed:
+                while not (self._to_read or self._closing):
+                    self._changed.wait()
+                if self._closing:
+                    return
+                number, wanted = self._to_read.popleft()
+            began = time.perf_counter()
+            try:
+                count, content = self._store.read(wanted.keys, wanted.group)
+            except OSError as error:
+                self.stats.failures += 1
+                self._tell(
+                    f"read {error.errno}",
+                    f"KV blocks cannot be read from disk: {error.strerror or error}; they are "
+                    "computed again",
+                )
+                count, content = 0, BlockBytes.none()
+            seconds = time.perf_counter() - began
+            with self._changed:
+                self.stats.read_bytes += len(content.data)
+                self.stats.read_seconds += seconds
+            self._deliver(Piece(number, wanted, count, content, seconds))
+
+    def _tell(self, kind: str, message: str) -> None:
+        """Warn of something, the first time."""
+        if kind not in self._told:
+            self._told.add(kind)
+            _log.warning("%s", message)

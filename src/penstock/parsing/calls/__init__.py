@@ -1,0 +1,1 @@
+"""Calls of tools read from text, a reader for each form."""

@@ -1,0 +1,1 @@
+"""Rules of grammars for calls and values, for each form."""
