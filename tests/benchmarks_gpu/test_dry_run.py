@@ -18,33 +18,55 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
 
 
 @pytest.mark.slow
-def test_every_kind_of_job_runs_and_reports_what_it_measured(tmp_path: Path) -> None:
-    only = "ceilings,decode,ops,prefill,blocks,experts,latents,checks"
-    options = ["--dry-run", "--only", only, "--results", str(tmp_path), "--minutes", "9"]
+def test_an_engine_is_measured_and_tells_what_it_has_so_far(tmp_path: Path) -> None:
+    lines = run(tmp_path, "ceilings,decode,ops,prefill,blocks")
+    assert jobs_of(lines) == ["ceilings", "compile", "bf16", "blocks"]
+    engines = [line["bf16"] for line in lines if "bf16" in line]
+    late = "not measured: the time was over"
+    assert engines[0]["problems"] == dict.fromkeys(("decode", "ops", "prefill"), late)
+    assert [each["batch"] for each in engines[1]["decode"]] == [1, 2]  # told before the rest
+    assert engines[-1]["problems"] == {}
+    results = document_of(tmp_path)["results"]
+    assert results["problems"] == {}
+    assert results["blocks"]["products"][0]["format"] == "Q4_0"
+    assert results["compile"]["kernels"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("only", "engines"), [("experts", ["experts", "experts_int4"]), ("latents", ["latents"])]
+)
+def test_other_kinds_of_models_are_measured(only: str, engines: list[str], tmp_path: Path) -> None:
+    assert jobs_of(run(tmp_path, only)) == ["ceilings", "compile", *engines]
+    assert document_of(tmp_path)["results"]["problems"] == {}
+
+
+@pytest.mark.slow
+def test_the_tests_of_the_device_are_run(tmp_path: Path) -> None:
+    assert jobs_of(run(tmp_path, "checks")) == ["checks"]
+    results = document_of(tmp_path)["results"]
+    assert results["problems"] == {}
+    assert results["checks"]["passed"] > 0
+
+
+def run(folder: Path, only: str) -> list[dict[str, Any]]:
+    """What the script prints of each job, in order."""
+    options = ["--dry-run", "--only", only, "--results", str(folder), "--minutes", "10"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path / "cache")
+    environment["TRITON_CACHE_DIR"] = str(folder / "cache")
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *options],
         env=environment,
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    jobs = list(dict.fromkeys(name for line in lines for name in line))
-    engines = ["bf16", "blocks", "experts", "experts_int4", "latents"]
-    assert jobs == ["ceilings", "compile", *engines, "checks"]
-    assert document_of(tmp_path)["results"]["blocks"]["products"][0]["format"] == "Q4_0"
-    engines = [line["bf16"] for line in lines if "bf16" in line]
-    late = "not measured: the time was over"
-    assert engines[0]["problems"] == dict.fromkeys(("decode", "ops", "prefill"), late)
-    assert [run["batch"] for run in engines[1]["decode"]] == [1, 2]  # told before the rest
-    assert engines[-1]["problems"] == {}
-    document = document_of(tmp_path)
-    assert document["results"]["problems"] == {}
-    assert document["results"]["checks"]["passed"] > 0
-    assert document["results"]["compile"]["kernels"] == 2
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def jobs_of(lines: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(name for line in lines for name in line))
 
 
 def document_of(folder: Path) -> Any:

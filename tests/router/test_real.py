@@ -160,32 +160,44 @@ def engine_pid(served: Served) -> int:
 
 
 def test_an_engine_that_begins_anew_holds_nothing(three: list[Served]) -> None:
-    one, two, _ = three
-    body = {"prompt": list(range(10, 200)), "max_tokens": 2, "temperature": 0}
-    with routed(root(one), root(two)) as client:
+    servers = three[:2]
+    prompts = [[number, *range(10, 80)] for number in range(80, 110)]
+    with routed(*map(root, servers)) as client:
+
+        def ask(prompt: list[int]) -> bool:
+            body = {"prompt": prompt, "max_tokens": 2, "temperature": 0}
+            return client.post("/v1/completions", json=body).is_success
+
+        def expected(prompt: list[int]) -> float:
+            """Of a request, the tokens that the router expects to be in a cache."""
+            before = metric(client, "prompt_tokens_cached_total")
+            assert ask(prompt)
+            return metric(client, "prompt_tokens_cached_total") - before
+
         until(lambda: metric(client, "cache_followed") == 2, PATIENCE_S, "the caches' events")
-        client.post("/v1/completions", json=body)
-        time.sleep(0.3)
-        client.post("/v1/completions", json=body)
-        expected = metric(client, "prompt_tokens_cached_total")
-        assert expected == 160
-        for each in (one, two):
-            os.kill(engine_pid(each), signal.SIGKILL)
+        for prompt in prompts:
+            assert expected(prompt) == 0
+            until(lambda prompt=prompt: expected(prompt) == 64, PATIENCE_S, "events of a prompt")
+        before = [engine_pid(each) for each in servers]
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
 
-        def ready() -> bool:
-            return (
-                metric(client, "ready") == 2
-                and client.post("/v1/completions", json={**body, "prompt": [5]}).is_success
-            )
+        def is_back() -> bool:
+            pids = [engine_pid(each) for each in servers]
+            return not {*pids} & {*before} and metric(client, "ready") == 2 and ask([5])
 
-        time.sleep(0.5)
-        until(ready, PATIENCE_S, "engines that serve again")
-        time.sleep(0.5)
-        client.post("/v1/completions", json=body)
-        assert metric(client, "prompt_tokens_cached_total") == expected
-        time.sleep(0.3)
-        client.post("/v1/completions", json=body)
-        assert metric(client, "prompt_tokens_cached_total") == 2 * expected
+        until(is_back, PATIENCE_S, "engines that serve again")
+        # What the new caches hold is told within seconds; until then the old ones are believed.
+        asked = iter(prompts)
+
+        def is_forgotten() -> bool:
+            time.sleep(1)
+            return expected(next(asked)) == 0
+
+        until(is_forgotten, len(prompts), "caches that hold nothing")
+        prompt = next(asked)
+        assert expected(prompt) == 0
+        until(lambda: expected(prompt) == 64, PATIENCE_S, "events of a prompt")
 
 
 def test_a_router_that_is_stopped_ends_what_it_has_begun(three: list[Served]) -> None:
