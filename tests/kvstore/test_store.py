@@ -121,6 +121,26 @@ def test_uses_are_known_after_a_restart(tmp_path: Path) -> None:
     store.close()
 
 
+def test_what_was_used_once_makes_room_first_after_a_restart_as_well(tmp_path: Path) -> None:
+    """Though it was used later than what was used again; each block is a chain."""
+    limit, now = 40 * 8192, 1000.0
+    folder = StoreFolder(tmp_path, DIGEST, b"{}", limit)
+    store = KvStore(folder, SIZES, limit, Lru(), now=lambda: now)
+    store.write([block(0)])
+    store.use([key(0)], 0)
+    now = 1040.0
+    store.write([block(n) for n in range(10, 100, 10)])
+    store.close()
+    now = 1100.0
+    store = KvStore(StoreFolder(tmp_path, DIGEST, b"{}", limit), SIZES, limit, Lru(), lambda: now)
+    first = 1000
+    while store.stats.evicted < 9:
+        store.write([block(first)])
+        first += 10
+    assert [n for n in range(0, 100, 10) if store.holds(key(n), 0)] == [0]
+    store.close()
+
+
 def test_of_a_chain_the_tail_makes_room_first(tmp_path: Path) -> None:
     store = opened(tmp_path, 40 * 8192)
     store.write([block(n) for n in range(10)])

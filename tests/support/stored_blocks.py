@@ -30,8 +30,9 @@ def opened(
     sizes: Sequence[int] = SIZES,
     now: Callable[[], float] = time.time,
 ) -> KvStore:
+    """A store that takes what was used least recently first, however often."""
     folder = StoreFolder(root, digest, b"{}", limit)
-    retention: Lru[Name] = Lru()
+    retention: Lru[Name] = Lru(once_ages=1.0)
     return KvStore(folder, sizes, limit, retention, now)
 
 

@@ -133,7 +133,7 @@ class SlotIndex:
                     break
                 place = self._places.get(name)
                 if place is not None and not place.segment.is_pinned:
-                    self._retention.use(name, until)
+                    self._retention.keep(name, until)
                     places.append(place)
         return places
 
@@ -166,11 +166,11 @@ class SlotIndex:
                     break
         return taken
 
-    def victims(self, count: int, staying: Collection[Name]) -> list[Place]:
+    def victims(self, count: int, now: float, staying: Collection[Name]) -> list[Place]:
         """Where up to so many blocks are that make room first, in that order; none of those that
         are ``staying``, nor of what these need before them."""
         with self._mutex:
-            return [self._places[name] for name in self._retention.victims(count, staying)]
+            return [self._places[name] for name in self._retention.victims(count, now, staying)]
 
     def enter(
         self, segment: Segment, slots: Iterable[int], blocks: Iterable[NewBlock], at: float
@@ -198,11 +198,12 @@ class SlotIndex:
             for slot in changed.tolist():
                 self._enter_found(Place(segment, slot), at)
 
-    def enter_found(self, found: Iterable[tuple[float, Place]]) -> None:
-        """Name free slots by their entries, each with the time at which it was used last."""
+    def enter_found(self, found: Iterable[tuple[float, bool, Place]]) -> None:
+        """Name free slots by their entries, each with the time at which it was used last, and
+        whether it was used again since it was written."""
         with self._mutex:
-            for at, place in found:
-                self._enter_found(place, at)
+            for at, is_again, place in found:
+                self._enter_found(place, at, is_again)
 
     def find_again(self, at: float) -> None:
         """Name free slots that hold blocks which were found in others until these were given up."""
@@ -229,7 +230,7 @@ class SlotIndex:
 
     # The mutex is held.
 
-    def _enter_found(self, place: Place, at: float) -> None:
+    def _enter_found(self, place: Place, at: float, is_again: bool = False) -> None:
         """Name a slot by its entry, if that is of a block that is in no other slot."""
         segment, slot = place
         entry = segment.entries[slot]
@@ -246,17 +247,19 @@ class SlotIndex:
                 return
             self._leave(*other)
         parent = None if group in self._windowed else name_of(entry["parent"].tobytes(), group)
-        self._enter(place, name, parent, at)
+        self._enter(place, name, parent, at, is_again)
 
     def _parent(self, block: NewBlock) -> Name | None:
         return None if block.group in self._windowed else block.parent_name
 
-    def _enter(self, place: Place, name: Name, parent: Name | None, at: float) -> None:
+    def _enter(
+        self, place: Place, name: Name, parent: Name | None, at: float, is_again: bool = False
+    ) -> None:
         del self._free[place.segment][place.slot]
         self._names[place.segment][place.slot] = name
         self._places[name] = place
         if not place.segment.is_pinned:
-            self._retention.add(name, parent, at)
+            self._retention.add(name, parent, at, is_again)
 
     def _leave(self, segment: Segment, slot: int) -> bool:
         name = self._names[segment][slot]

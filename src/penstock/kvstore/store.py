@@ -258,7 +258,7 @@ class KvStore:
             self._index.adopt(segment)
             left -= self._index.take_free(left, chosen)
         if left:
-            for place in self._index.victims(left, staying):
+            for place in self._index.victims(left, self._now(), staying):
                 chosen.setdefault(place.segment, []).append(place.slot)
         return [(segment, sorted(slots)) for segment, slots in chosen.items()]
 
@@ -288,7 +288,7 @@ class KvStore:
 
     def _open_segments(self) -> None:
         """Open segments that were not there before."""
-        found: list[tuple[int, int, Place]] = []
+        found: list[tuple[int, int, bool, Place]] = []
         for path in self._folder.segments():
             if self._index.has_segment(path.name):
                 continue
@@ -300,15 +300,18 @@ class KvStore:
                     segment.close()
                     continue
                 slots = segment.refresh()
-                seconds, numbers = segment.uses()["second"], segment.entries["place"]
-                found += [
-                    (int(seconds[slot]), -int(numbers[slot]), Place(segment, slot))
-                    for slot in slots.tolist()
-                ]
+                uses, numbers = segment.uses()[slots], segment.entries["place"][slots]
+                found += zip(
+                    uses["second"].tolist(),
+                    (-numbers.astype(np.int64)).tolist(),
+                    (uses["count"] > 0).tolist(),
+                    (Place(segment, slot) for slot in slots.tolist()),
+                    strict=True,
+                )
                 self._index.adopt(segment)
         # Those used in the same second: of a chain the tail first.
         found.sort(key=lambda each: each[:2])
-        self._index.enter_found((second, place) for second, _, place in found)
+        self._index.enter_found((second, again, place) for second, _, again, place in found)
 
     def _suits(self, layout: SegmentLayout) -> bool:
         slot_bytes = pages(max(self._group_bytes))

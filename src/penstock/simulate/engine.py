@@ -81,7 +81,9 @@ class Engine:
         self.setup = setup
         self.scheduler = setup.limits.scheduler(setup.stages.depth)
         disk = setup.limits.disk_blocks
-        self._below = None if disk is None else TierBooks(self.scheduler.cache, disk)
+        self._below = (
+            None if disk is None else TierBooks(self.scheduler.cache, disk, lambda: self.at)
+        )
         self.work = Work()
         self.at = 0.0
         """When its loop has come back from the latest step."""
