@@ -20,10 +20,11 @@ from penstock.errors import ConfigError
 from penstock.server.errors import ApiError
 from penstock.server.openai.batches.asking import Answered
 from penstock.server.openai.batches.form import read_form
-from penstock.server.openai.batches.input import read_lines, window_seconds
+from penstock.server.openai.batches.input import body_at, read_lines, window_seconds
 from penstock.server.openai.batches.protocol import ENDED, Batch, FileObject
-from penstock.server.openai.batches.runner import PRIORITY, BatchRunner
-from penstock.server.openai.batches.store import BatchStore, LineFile, Owner
+from penstock.server.openai.batches.runner import BatchRunner
+from penstock.server.openai.batches.store import PRIORITY, BatchStore, LineFile, Owner
+from penstock.server.openai.protocol import CompletionRequest
 
 ENDPOINT = "/v1/completions"
 
@@ -73,7 +74,8 @@ OWNER = Owner("key", "someone", 2.0)
 def kept(store: BatchStore, data: bytes) -> Batch:
     now = int(time.time())
     file = FileObject(id="file-in", bytes=len(data), created_at=now, filename="in", purpose="batch")
-    store.add_file(file, OWNER, data)
+    store.data(file.id).write_bytes(data)
+    store.announce(file, OWNER)
     return Batch(
         id="batch_1",
         endpoint=ENDPOINT,
@@ -131,7 +133,13 @@ def test_every_request_has_one_line(tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert asker.most_open == 4
-    assert {body["priority"] for body in asker.bodies} == {PRIORITY, 2000}
+    assert asker.bodies == [each["body"] for each in given], "bodies are as they were sent"
+
+
+def test_requests_are_behind_live_ones() -> None:
+    for asked, got in ((None, PRIORITY), (-5, PRIORITY), (5, PRIORITY), (2000, 2000)):
+        body = msgspec.convert({"model": "", "prompt": "", "priority": asked}, CompletionRequest)
+        assert OWNER.caller.options(body).priority == got
 
 
 def test_what_the_server_cannot_do_now_is_asked_again(
@@ -157,6 +165,33 @@ def test_what_the_server_cannot_do_now_is_asked_again(
 
     asyncio.run(main())
     assert asker.asked.count("SAY<<broken>>") == 3
+
+
+def test_what_waits_keeps_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither requests behind it in its batch nor other batches, although it never ends."""
+    monkeypatch.setattr("penstock.server.openai.batches.runner._PAUSE_S", 0.001)
+    asker = Asker(lambda prompt, _: 503 if "away" in prompt else 200)
+
+    async def main() -> None:
+        store = BatchStore(tmp_path)
+        runner = BatchRunner(store, asker, 2)
+        first = kept(store, lines(*(line(f"away{i}") for i in range(4)), line("here")))
+        runner.add(first, OWNER)
+        async with asyncio.timeout(PATIENCE_S):
+            while store.batches["batch_1"].batch.request_counts.completed < 1:
+                await asyncio.sleep(0.001)
+        other = FileObject(id="file-2", bytes=1, created_at=0, filename="in", purpose="batch")
+        store.data(other.id).write_bytes(lines(*(line(f"r{i}") for i in range(5))))
+        store.announce(other, OWNER)
+        runner.add(msgspec.structs.replace(first, id="batch_2", input_file_id="file-2"), OWNER)
+        batch = await ended(store, "batch_2")
+        assert batch.request_counts.completed == 5
+        assert store.batches["batch_1"].batch.status == "in_progress"
+        await runner.aclose()
+        store.close()
+
+    asyncio.run(main())
+    assert asker.most_open <= 2
 
 
 def test_a_batch_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -244,7 +279,11 @@ def test_cancelling_and_expiring(tmp_path: Path) -> None:
         (lines(line("a", "/v1/embeddings")), "url is not /v1/completions"),
         (lines(line("a", stream=True)), "not streamed"),
         (lines(line("a", priority="high")), "priority"),
-        (b"\xff\xfe\n", "line 1"),
+        (b"\xff\xfe\n", "line 1 is no request: it is text in UTF-16"),
+        (json.dumps([line("a")]).encode(), "each line is one whole object"),
+        (lines(line("a")).replace(b'"max_tokens"', b'"a": 1, "a"'), "'a' is there twice"),
+        (lines(line("a")).replace(b'"url"', b'"method": "POST", "url"'), "'method' is there twice"),
+        (b"[" * 100_000, "nested too deeply"),
     ],
 )
 def test_what_is_wrong_with_an_input_file(tmp_path: Path, data: bytes, said: str) -> None:
@@ -252,6 +291,20 @@ def test_what_is_wrong_with_an_input_file(tmp_path: Path, data: bytes, said: str
     path.write_bytes(data)
     _, faults = read_lines(path, ENDPOINT)
     assert said in faults[0].message
+
+
+def test_requests_are_read_where_they_are(tmp_path: Path) -> None:
+    """A byte order mark, ends of lines of Windows and blank lines say nothing."""
+    given = [json.dumps(line(name, prompt="\u00e9" * 3)).encode() for name in ("a", "b", "c")]
+    path = tmp_path / "file"
+    path.write_bytes(b"\xef\xbb\xbf" + given[0] + b"\r\n\r\n" + given[1] + b"\n" + given[2])
+    places, faults = read_lines(path, ENDPOINT)
+    assert (faults, [place.custom_id for place in places]) == ([], ["a", "b", "c"])
+    for place, data in zip(places, given, strict=True):
+        assert json.loads(body_at(path, place)) == json.loads(data)["body"]
+    path.write_bytes(b"{}")
+    with pytest.raises(OSError, match="has changed"):
+        body_at(path, places[0])
 
 
 def test_so_many_faults_are_told(tmp_path: Path) -> None:
@@ -441,6 +494,9 @@ def test_bad_batches(batching: Server) -> None:
         assert batching.http.get(f"/v1/batches?{query}", headers=headers).status_code == 400
     with pytest.raises(openai.BadRequestError, match="purpose must be batch"):
         api.files.create(file=b"x", purpose="fine-tune")
+    with pytest.raises(openai.APIStatusError, match="split the file") as refused:
+        api.files.create(file=b" " * (33 << 20), purpose="batch")
+    assert refused.value.status_code == 413
     with pytest.raises(openai.BadRequestError, match="empty"):
         api.files.create(file=b"  ", purpose="batch")
     wrong = api.files.create(file=b"{", purpose="batch")

@@ -39,6 +39,9 @@ class Caller:
     weight: float = 1.0
     best_priority: int | None = 0
     """Lowest priority number that it may ask for (lower goes first); None means any."""
+    behind: int | None = None
+    """The best priority that its requests have, whatever they ask for; None means what they ask
+    for."""
     adapter: str = ""
     """The digest of the adapter that its request names as its model; empty: the model itself."""
 
@@ -59,6 +62,8 @@ class Caller:
                 param="priority",
                 code="priority_not_allowed",
             )
+        if self.behind is not None:
+            asked = max(asked, self.behind)
         name = "" if not user else blake2b(user.encode(), digest_size=8).hexdigest()
         return RequestOptions(
             priority=asked,

@@ -94,7 +94,13 @@ class BatchHandlers:
     async def upload(self, request: Request) -> Response:
         store = self._store
         decoder = _UploadDecoder(request.headers.get("content-type", ""))
-        upload = (await self._bodies.decoded(request, decoder, read_any_body)).request
+        try:
+            upload = (await self._bodies.decoded(request, decoder, read_any_body)).request
+        except ApiError as error:
+            if error.status != 413:
+                raise
+            why = f"{error}; split the file, and send a batch of each part"
+            raise ApiError(413, why, param="file", close=True) from None
         file = FileObject(
             id=f"file-{uuid.uuid4().hex}",
             bytes=len(upload.data),
@@ -103,7 +109,7 @@ class BatchHandlers:
             purpose="batch",
         )
         with _disk():
-            store.add_file(file, _owner(request), upload.data)
+            await store.add_file(file, _owner(request), upload.data)
         return _json(file)
 
     async def files(self, request: Request) -> Response:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock.server.errors import ApiError
+from penstock.server.json_size import check_unique
 from penstock.server.openai.batches.protocol import BatchFault, BatchLine
 
 MAX_LINES: Final = 50_000
@@ -19,6 +22,23 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _MAX_WINDOW: Final = 14 * 86_400
 
 
+class Place(NamedTuple):
+    """Where a request is in its input file: what is kept of it until it is made, since files are
+    long and batches many."""
+
+    custom_id: str
+    at: int
+    """The line's first byte."""
+    size: int
+    """Its bytes."""
+
+
+class _Body(msgspec.Struct, frozen=True):
+    """A line's body, of which nothing else is read."""
+
+    body: msgspec.Raw
+
+
 def window_seconds(text: str) -> int | None:
     """The seconds of ``24h``, ``90m`` or ``30s``, at most 14 days; None where it is no time."""
     found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
@@ -26,40 +46,67 @@ def window_seconds(text: str) -> int | None:
     return seconds if 0 < seconds <= _MAX_WINDOW else None
 
 
-def read_lines(path: Path, endpoint: str) -> tuple[list[BatchLine], list[BatchFault]]:
+def read_lines(path: Path, endpoint: str) -> tuple[list[Place], list[BatchFault]]:
     """The requests of a file to ``endpoint``, or what is wrong with it. Raises OSError."""
-    lines: list[BatchLine] = []
+    places: list[Place] = []
     faults: list[BatchFault] = []
     seen: dict[str, int] = {}
-    decoder = msgspec.json.Decoder(BatchLine)
-    for number, data in _numbered(path):
+    for number, at, data in _numbered(path):
         if len(faults) == _MAX_FAULTS:
             break
-        if len(lines) == MAX_LINES:
+        if len(places) == MAX_LINES:
             why = f"the file has more than {MAX_LINES} requests; send several batches"
             faults.append(BatchFault(code="too_many_requests", message=why, line=number))
             break
         try:
-            line = decoder.decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            why = f"line {number} is no request: {error}"
+            given = msgspec.json.decode(data)
+            line = msgspec.convert(given, BatchLine)
+            check_unique(data, given)
+        except (msgspec.MsgspecError, ValueError, RecursionError, ApiError) as error:
+            why = f"line {number} is no request: {_cause(data, error)}"
             faults.append(BatchFault(code="invalid_line", message=why, line=number))
             continue
         fault = _fault(line, number, endpoint, seen)
         if fault is not None:
             faults.append(fault)
         seen.setdefault(line.custom_id, number)
-        lines.append(line)
-    if not lines and not faults:
+        places.append(Place(line.custom_id, at, len(data)))
+    if not places and not faults:
         faults.append(BatchFault(code="empty_file", message="the input file has no requests"))
-    return lines, faults
+    return places, faults
 
 
-def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
+def body_at(path: Path, place: Place) -> bytes:
+    """The body of the request that is there, as it was sent. Raises OSError."""
     with path.open("rb") as file:
+        file.seek(place.at)
+        data = file.read(place.size)
+    try:
+        return bytes(msgspec.json.decode(data, type=_Body).body)
+    except msgspec.MsgspecError as error:
+        raise OSError(f"{path} has changed since it was read") from error
+
+
+def _numbered(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """The lines that are not blank: each with its number and its first byte."""
+    with path.open("rb") as file:
+        at = 0
         for number, data in enumerate(file, 1):
+            # Editors of Windows begin a file so, which says nothing but that it is UTF-8.
+            mark = len(BOM_UTF8) if number == 1 and data.startswith(BOM_UTF8) else 0
             if data.strip():
-                yield number, data
+                yield number, at + mark, data[mark:]
+            at += len(data)
+
+
+def _cause(data: bytes, error: Exception) -> str:
+    """Why a line is no request, and what it should be."""
+    if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        return "it is text in UTF-16; save the file as UTF-8"
+    if isinstance(error, ApiError):
+        return str(error.body.error.message)
+    form = "each line is one whole object with custom_id, method, url and body"
+    return f"{error}; {form}" if not isinstance(error, RecursionError) else "nested too deeply"
 
 
 def _fault(line: BatchLine, number: int, endpoint: str, seen: dict[str, int]) -> BatchFault | None:

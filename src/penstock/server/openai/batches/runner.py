@@ -6,19 +6,19 @@ import asyncio
 import logging
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from penstock.server.openai.batches.asking import Answered
-from penstock.server.openai.batches.input import read_lines
+from penstock.server.openai.batches.input import Place, body_at, read_lines
 from penstock.server.openai.batches.protocol import (
     ENDED,
     Batch,
     BatchFault,
     BatchFaults,
-    BatchLine,
     BatchResult,
     Counts,
     FileObject,
@@ -28,8 +28,6 @@ from penstock.server.openai.batches.protocol import (
 )
 from penstock.server.openai.batches.store import BatchStore, LineFile, Owner
 
-PRIORITY: Final = 1000
-"""The best priority of a batch's requests: live ones go first (lower goes first)."""
 _TRIES: Final = 3
 """How often a request is made for which the server failed."""
 _PAUSE_S: Final = 1.0
@@ -61,6 +59,9 @@ class BatchRunner:
         self._asker = asker
         self._at_once = at_once
         self._slots = asyncio.Semaphore(at_once)
+        self._reading = asyncio.Lock()
+        """One thread reads a file at a time: several would keep the interpreter from live
+        requests."""
         self._clock = clock
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled: dict[str, asyncio.Event] = {}
@@ -119,7 +120,8 @@ class BatchRunner:
         batch = self._batch(name)
         path = self._store.data(batch.input_file_id)
         try:
-            lines, faults = await asyncio.to_thread(read_lines, path, batch.endpoint)
+            async with self._reading:
+                lines, faults = await asyncio.to_thread(read_lines, path, batch.endpoint)
         except OSError as error:
             why = f"the input file cannot be read: {error.strerror}"
             lines, faults = [], [BatchFault(code="invalid_input_file", message=why)]
@@ -135,21 +137,24 @@ class BatchRunner:
             self._keep(name, status="in_progress", in_progress_at=self._now())
         answers = _Answers(self._store, name, len(lines))
         try:
+            async with self._reading:
+                await asyncio.to_thread(answers.read)
             self._count(name, answers)
             left = [line for line in lines if line.custom_id not in answers.done]
             status = await self._asked(name, left, answers)
             if status == "expired":
                 for line in left:
                     if line.custom_id not in answers.done:
-                        answers.add(line, _EXPIRED)
+                        answers.add(line.custom_id, _EXPIRED)
                 self._count(name, answers)
             elif status == "completed":
                 self._keep(name, status="finalizing", finalizing_at=self._now())
+            await asyncio.to_thread(answers.sync)
         finally:
             answers.close()
         self._end(name, status)
 
-    async def _asked(self, name: str, left: list[BatchLine], answers: _Answers) -> Status:
+    async def _asked(self, name: str, left: list[Place], answers: _Answers) -> Status:
         """Make the requests that are left, and return how that ended."""
         if self._cancelled[name].is_set():
             return "cancelled"
@@ -172,14 +177,27 @@ class BatchRunner:
             stopping.cancel()
             await asyncio.gather(working, stopping, return_exceptions=True)
 
-    async def _ask_all(self, name: str, left: list[BatchLine], answers: _Answers) -> None:
-        owner, waiting = self._store.batches[name].owner, iter(left)
+    async def _ask_all(self, name: str, left: list[Place], answers: _Answers) -> None:
+        kept = self._store.batches[name]
+        path, endpoint = self._store.data(kept.batch.input_file_id), kept.batch.endpoint
+        waiting = deque((place, 0) for place in left)
 
         async def work() -> None:
-            for line in waiting:
+            while waiting:
+                place, tries = waiting.popleft()
                 async with self._slots:
-                    answers.add(line, await self._ask(owner, line))
-                self._count(name, answers)
+                    body = body_at(path, place)
+                    answered = await self._asker.ask(kept.owner, endpoint, body)
+                status = answered.status
+                tries += status not in (429, 503)
+                if tries == _TRIES or (0 < status < 500 and status != 429):
+                    answers.add(place.custom_id, answered)
+                    self._count(name, answers)
+                else:
+                    # Meanwhile its slot is others', and others of this batch go first: what has no
+                    # room, or whose model cannot be loaded, may be so for a day.
+                    waiting.append((place, tries))
+                    await asyncio.sleep(_PAUSE_S)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -187,18 +205,6 @@ class BatchRunner:
                     group.create_task(work())
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
-
-    async def _ask(self, owner: Owner, line: BatchLine) -> Answered:
-        """The answer to a request; waits while the server has no room, or is about to end."""
-        priority = max(line.body.get("priority") or 0, PRIORITY)
-        body = msgspec.json.encode({**line.body, "priority": priority})
-        tries = 0
-        while True:
-            answered = await self._asker.ask(owner, line.url, body)
-            tries += answered.status not in (429, 503)
-            if tries == _TRIES or (0 < answered.status < 500 and answered.status != 429):
-                return answered
-            await asyncio.sleep(_PAUSE_S)
 
     def _end(self, name: str, status: Status) -> None:
         """Make files of the answers, and end the batch."""
@@ -256,6 +262,10 @@ class _Answers:
         self.done: set[str] = set()
         """The requests that are answered."""
         self._failed = self._completed = 0
+
+    def read(self) -> None:
+        """Take in the answers that are there, which takes time where they are many. Raises
+        OSError."""
         decoder = msgspec.json.Decoder(BatchResult)
         for line in self._output.lines():
             self.done.add(decoder.decode(line).custom_id)
@@ -268,7 +278,7 @@ class _Answers:
     def counts(self) -> Counts:
         return Counts(total=self._total, completed=self._completed, failed=self._failed)
 
-    def add(self, line: BatchLine, answer: Answered | LineError) -> None:
+    def add(self, custom_id: str, answer: Answered | LineError) -> None:
         """Raises OSError."""
         response, error = None, None
         if isinstance(answer, LineError):
@@ -281,17 +291,22 @@ class _Answers:
         served = response is not None and response.status_code == 200
         result = BatchResult(
             id=f"batch_req_{uuid.uuid4().hex}",
-            custom_id=line.custom_id,
+            custom_id=custom_id,
             response=response,
             error=error,
         )
         (self._output if served else self._errors).add(msgspec.json.encode(result))
-        self.done.add(line.custom_id)
+        self.done.add(custom_id)
         self._completed += served
         self._failed += not served
 
+    def sync(self) -> None:
+        """Have all on disk, which takes time. Raises OSError."""
+        self._output.sync()
+        self._errors.sync()
+
     def close(self) -> None:
-        """Have all on disk. Raises OSError."""
+        """Raises OSError."""
         try:
             self._output.close()
         finally:

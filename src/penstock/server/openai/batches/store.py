@@ -15,6 +15,7 @@ opened again. So what a server wrote is what its successor finds.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ from penstock.errors import ConfigError
 from penstock.server.callers import Caller
 from penstock.server.openai.batches.protocol import ENDED, Batch, FileObject
 
+PRIORITY: Final = 1000
+"""The best priority of a batch's requests: live ones go first (lower goes first)."""
 _BLOCK: Final = 1 << 20
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -43,7 +46,7 @@ class Owner(msgspec.Struct, frozen=True):
 
     @property
     def caller(self) -> Caller:
-        return Caller(self.name, self.weight)
+        return Caller(self.name, self.weight, best_priority=None, behind=PRIORITY)
 
     def owns(self, other: Owner) -> bool:
         return self.key == other.key
@@ -93,14 +96,11 @@ class BatchStore:
         """Leave the folder to others."""
         os.close(self._lock)
 
-    def add_file(self, file: FileObject, owner: Owner, data: bytes) -> None:
-        """Keep a file. Raises OSError."""
+    async def add_file(self, file: FileObject, owner: Owner, data: bytes) -> None:
+        """Keep a file; others go on while the disk takes it. Raises OSError."""
         path = self.data(file.id)
         try:
-            with path.open("wb") as written:
-                written.write(data)
-                written.flush()
-                os.fsync(written.fileno())
+            await asyncio.to_thread(_write, path, data)
             self.announce(file, owner)
         except OSError:
             path.unlink(missing_ok=True)
@@ -159,11 +159,14 @@ class LineFile:
             data, at = data[written:], at + written
         self._end = at
 
+    def sync(self) -> None:
+        """Have the lines on disk. Raises OSError."""
+        os.fsync(self._fd)
+
     def close(self) -> None:
-        """Have the lines on disk, and no others. Raises OSError."""
+        """Leave no other line in the file. Raises OSError."""
         try:
             os.ftruncate(self._fd, self._end)
-            os.fsync(self._fd)
         finally:
             os.close(self._fd)
 
@@ -193,8 +196,13 @@ def _read(folder: Path, kind: type[T]) -> Iterator[T]:
 def _replace(path: Path, document: msgspec.Struct) -> None:
     """Write a document, whole or not at all. Raises OSError."""
     partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        file.write(msgspec.json.encode(document))
+    _write(partial, msgspec.json.encode(document))
+    os.replace(partial, path)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Have a file on disk. Raises OSError."""
+    with path.open("wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(partial, path)
