@@ -12,8 +12,9 @@ from support import byte_tokenizer
 from penstock.engine.ipc.wire import ModelFacts
 from penstock.errors import TokenizerError
 from penstock.frontend import input_processor
-from penstock.frontend.input_processor import InputProcessor
+from penstock.frontend.input_processor import THREAD_PROMPT_CHARS, InputProcessor
 from penstock.length_limits import LengthLimits
+from penstock.sandbox.jobs import Job, Tokens
 from penstock.tokenizer import Tokenizer
 
 
@@ -78,3 +79,27 @@ def test_what_the_engine_names_counts(tmp_path: Path) -> None:
 def test_nothing_is_expected_of_what_is_no_tokenizer(expected: str, tmp_path: Path) -> None:
     folder = byte_tokenizer.write(tmp_path)
     assert served(expected, folder)[1] == [str(folder)]
+
+
+def test_long_texts_are_called_by_their_fields(tmp_path: Path) -> None:
+    """What a worker cannot tokenize is told by the field of the longest text."""
+    folder = byte_tokenizer.write(tmp_path)
+
+    async def job() -> Job:
+        inputs = InputProcessor()
+        await inputs.serve(facts(folder))
+        asked: list[Job] = []
+
+        async def run(job: Job, tenant: str) -> Tokens:
+            asked.append(job)
+            return Tokens.of([[], []])
+
+        inputs.workers.run = run  # type: ignore[method-assign,assignment]
+        texts = ["a", "a" * THREAD_PROMPT_CHARS]
+        await inputs.encode(texts, params=["suffix", "prediction.content"], any_length=True)
+        await inputs.aclose()
+        return asked[0]
+
+    died = asyncio.run(job()).died("memory")
+    assert died.param == "prediction.content"
+    assert "characters of prediction.content takes too much memory" in str(died)

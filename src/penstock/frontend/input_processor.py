@@ -101,12 +101,13 @@ class InputProcessor:
         encode = self.tokenizer.encode
         if sum(map(len, texts)) < THREAD_PROMPT_CHARS:
             return [encode(text, add_special_tokens, parse_special) for text in texts]
-        for i, text in enumerate(texts):
-            param = params[i] if params else "prompt"
+        named = params or ["prompt"] * len(texts)
+        for text, param in zip(texts, named, strict=True):
             if not any_length:
                 self.tokenizer.check_length(text, self._longest, param)
             check_unicode(text)
         job = Tokenize(
+            param=max(zip(texts, named, strict=True), key=lambda each: len(each[0]))[1],
             tokenizer=self._path,
             texts=list(texts),
             add_special_tokens=add_special_tokens,

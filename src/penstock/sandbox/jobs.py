@@ -160,7 +160,8 @@ class TokenizeChat(msgspec.Struct, tag="tokenize_chat", frozen=True, kw_only=Tru
 class Tokenize(msgspec.Struct, tag="tokenize", frozen=True, kw_only=True):
     """Tokenize texts; answered by :class:`Tokens`."""
 
-    param: ClassVar[str] = "prompt"
+    param: str = "prompt"
+    """The field of the request that holds the longest of them."""
     tokenizer: str
     texts: list[str]
     add_special_tokens: bool
@@ -185,7 +186,7 @@ class Tokenize(msgspec.Struct, tag="tokenize", frozen=True, kw_only=True):
             "crash": "crashes the tokenizer",
         }[cause]
         return Exceeded(
-            f"tokenizing the {self.size} characters of the prompt {message}; shorten it",
+            f"tokenizing the {self.size} characters of {self.param} {message}; shorten it",
             self.param,
             cause,
         )
