@@ -48,7 +48,7 @@ def test_a_prompt_is_continued(server: Server) -> None:
     assert (answer["prompt"], answer["truncated"], answer["tokens"]) == ("Hi", False, [])
     assert answer["generation_settings"]["temperature"] == 0
     assert answer["generation_settings"]["n_predict"] == 12
-    assert answer["generation_settings"]["repeat_last_n"] == -1
+    assert answer["generation_settings"]["repeat_last_n"] == 64
     timings = answer["timings"]
     assert (timings["prompt_n"] + timings["cache_n"], timings["predicted_n"]) == (2, 12)
     assert timings["predicted_ms"] > 0

@@ -21,6 +21,7 @@ from penstock.sampling.params import SamplingParams
 from penstock.server.errors import ApiError
 from penstock.server.fanout import has_news, last, merged
 from penstock.server.fill import Gap
+from penstock.server.last_tokens import LAST_TOKENS, looking_back
 from penstock.server.llama import errors
 from penstock.server.llama.infill import infill_tokens
 from penstock.server.llama.input import COMPLETION, NAMES, completion_of, constraint_of
@@ -68,6 +69,7 @@ class LlamaJob:
                 asked = msgspec.structs.replace(asked, stop_token_ids=list(gap.ends))
         else:
             asked = completion_of(request, request.prompt)
+        asked = looking_back(asked, serving.engine.model.sampling_defaults)
         with by_names(NAMES):
             constraint = constraint_of(request)
             prepared = await prepare_raw(asked, serving, meter, COMPLETION, asked=constraint)
@@ -196,7 +198,7 @@ def settings(params: SamplingParams, predict: int) -> LlamaSettings:
         top_p=params.top_p,
         min_p=params.min_p,
         repeat_penalty=params.repetition_penalty,
-        repeat_last_n=-1 if params.repeat_last_n is None else params.repeat_last_n,
+        repeat_last_n=LAST_TOKENS if params.repeat_last_n is None else params.repeat_last_n,
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,
         stop=list(params.stop),

@@ -16,6 +16,7 @@ from penstock.frontend.outputs import CompletionOutput, PositionLogprobs, Reques
 from penstock.parsing.answer_parser import AnswerDelta
 from penstock.server.errors import ApiError
 from penstock.server.fanout import last, merged
+from penstock.server.last_tokens import looking_back
 from penstock.server.meter import Meter
 from penstock.server.ollama import errors
 from penstock.server.ollama.input import (
@@ -124,8 +125,10 @@ class GenerateJob(_AnswerJob):
             gap = gap_of(asked, serving.engine)
             if gap is not None:
                 asked = msgspec.structs.replace(asked, stop_token_ids=list(gap.ends))
+            asked = looking_back(asked, serving.engine.model.sampling_defaults)
             return cls(request, await prepare_raw(asked, serving, meter, GENERATE))
-        return cls(request, await prepare_chat(of_prompt(request), serving, meter, GENERATE))
+        chat = looking_back(of_prompt(request), serving.engine.model.sampling_defaults)
+        return cls(request, await prepare_chat(chat, serving, meter, GENERATE))
 
     def _line(self, new: AnswerDelta, output: RequestOutput | None, rest: dict[str, Any]) -> Line:
         ids = [] if output is None else [*output.prompt_token_ids, *output.outputs[0].token_ids]
@@ -144,7 +147,8 @@ class ChatJob(_AnswerJob):
         if not request.messages:
             _check_options(of_chat(request), serving)
             return cls(request, None)
-        return cls(request, await prepare_chat(of_chat(request), serving, meter, CHAT))
+        chat = looking_back(of_chat(request), serving.engine.model.sampling_defaults)
+        return cls(request, await prepare_chat(chat, serving, meter, CHAT))
 
     def _line(self, new: AnswerDelta, output: RequestOutput | None, rest: dict[str, Any]) -> Line:
         calls = [

@@ -26,7 +26,7 @@ class OllamaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     repeat_penalty: float | None = None
     repeat_last_n: int | None = None
     """How many last tokens of prompt and answer all penalties look at: -1 for all, and 0 for none.
-    Without it ``repeat_penalty`` looks at all, and the others at those of the answer."""
+    Without it as many as the model's makers say, or 64."""
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     stop: str | list[str] | None = None
