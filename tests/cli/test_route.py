@@ -91,6 +91,7 @@ def test_it_says_where_it_listens_and_what_it_found() -> None:
         assert process.returncode == 0
         assert "http://127.0.0.1:1 is down: Connection refused" in log
         assert "stopping: 0 requests are open" in log
+        assert "nanobind" not in log, "nothing native outlives the interpreter"
     finally:
         process.kill()
         process.wait()

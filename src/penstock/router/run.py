@@ -81,3 +81,6 @@ async def route(
             await members.aclose()
             with contextlib.suppress(OSError):
                 fleet.close()
+            # Frozen cycles would outlive the interpreter, with the native tables in them, of which
+            # their library then complains on standard error.
+            gc.unfreeze()
