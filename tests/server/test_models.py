@@ -145,6 +145,18 @@ def test_what_is_not_served(served: Server) -> None:
     assert "n" in message  # the model's own
 
 
+def test_names_are_the_same_in_every_dialect(served: Server) -> None:
+    for name in ("small", "gpt-x", "small:latest", "gpt-x:latest"):
+        asked = {"model": name, "prompt": "ab", "max_tokens": 3}
+        answer = served.post("/v1/completions", asked)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["model"] == name
+        asked = {"model": name, "prompt": "ab", "n_predict": 3}
+        assert served.post("/completion", asked).status_code == 200
+        asked = {"model": name, "messages": [{"role": "user", "content": "a"}], "max_tokens": 3}
+        assert served.post("/v1/messages", asked).status_code == 200
+
+
 def test_the_lists(served: Server) -> None:
     text(served, "small")
     listed = {each["id"]: each for each in served.http.get("/v1/models").json()["data"]}

@@ -51,6 +51,11 @@ class ModelEntry:
     def names(self) -> tuple[str, ...]:
         return (self.name, *self.aliases)
 
+    @property
+    def found_by(self) -> tuple[str, ...]:
+        """All that :meth:`Catalogue.find` finds it by, unless another model has that name."""
+        return (*self.names, *(name + LATEST for name in self.names))
+
 
 @dataclass(frozen=True)
 class Catalogue:

@@ -101,7 +101,7 @@ class ServedModel:
             options.server,
             options.dropped_log_lines,
             options.counts_of(entry.name),
-            entry.aliases,
+            entry.found_by,
             options.kept,
         )
         made = cls(entry, supervisor, switch, llm.inputs, handlers)
