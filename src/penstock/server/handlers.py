@@ -17,7 +17,8 @@ from penstock.server.anthropic.paths import MESSAGES
 from penstock.server.callers import Caller
 from penstock.server.engine_events import EngineEvents
 from penstock.server.errors import RETRY_AFTER_S, unavailable
-from penstock.server.intake import Intake, with_adapter
+from penstock.server.intake import Intake
+from penstock.server.job import whole
 from penstock.server.kept import Kept
 from penstock.server.kserve.handlers import KServeHandlers
 from penstock.server.llama.handlers import LlamaHandlers
@@ -148,14 +149,9 @@ class Handlers:
         return await self._intake.answered(request, self._chat_decoder, ChatJob.prepare)
 
     async def embeddings(self, request: Request) -> Response:
-        meter = self._intake.begin(request)
-        body = await self._intake.decoded(request, self._embedding_decoder)
-        adapter = self._intake.adapter(body.model)
-        serving = with_adapter(await self._intake.admitted(request, body.sequences), adapter)
-        prepare = EmbeddingJob.prepare(body, serving, meter)
-        job = await unless_ended(request, request.receive, prepare)
-        answer = await unless_ended(request, request.receive, job.answer())
-        return Response(answer, media_type="application/json")
+        return await self._intake.answered_whole(
+            request, self._embedding_decoder, whole(EmbeddingJob.prepare)
+        )
 
     async def tokenize(self, request: Request) -> Response:
         body = await self._intake.decoded(request, self._tokenize_decoder)

@@ -36,19 +36,23 @@ from penstock.server.supervisor import Supervisor
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
-class Asking(Protocol):
-    """A body that asks for tokens."""
+class Work(Protocol):
+    """A body that has the engine work."""
 
     @property
     def model(self) -> str: ...
 
     @property
-    def stream(self) -> bool | None: ...
-
-    @property
     def sequences(self) -> int:
         """How many it opens at once."""
         ...
+
+
+class Asking(Work, Protocol):
+    """A body that asks for tokens."""
+
+    @property
+    def stream(self) -> bool | None: ...
 
 
 def with_adapter(serving: Serving, adapter: str) -> Serving:
@@ -96,17 +100,34 @@ class Intake:
         ``error_body`` writes the errors of a stream that has not begun, ``media_type`` is that of a
         stream, and ``read`` reads the body. Raises ApiError, RequestError and ClientGone.
         """
-        meter = self.begin(request)
-        body = await self.decoded(request, decoder, read)
-        asked = cast(Asking, body)  # a type cannot say that it is a struct and has these fields
-        adapter = self.adapter(asked.model)
-        serving = with_adapter(await self.admitted(request, asked.sequences), adapter)
-        prepared = prepare(body, serving, meter)
-        job = await unless_ended(request, request.receive, prepared)
-        if asked.stream:
+        body, serving, meter = await self._taken(request, decoder, read)
+        job = await unless_ended(request, request.receive, prepare(body, serving, meter))
+        if cast(Asking, body).stream:
             return EventStream(request, job.events(), job.error, error_body, media_type)
         answer = await unless_ended(request, request.receive, job.answer())
         return Response(answer, media_type="application/json")
+
+    async def answered_whole(
+        self,
+        request: Request,
+        decoder: BodyDecoder[Body],
+        work: Callable[[Body, Serving, Meter], Coroutine[Any, Any, bytes]],
+        read: Reader = read_body,
+    ) -> Response:
+        """As :meth:`answered`, of what has no streams, by the JSON that ``work`` makes."""
+        body, serving, meter = await self._taken(request, decoder, read)
+        answer = await unless_ended(request, request.receive, work(body, serving, meter))
+        return Response(answer, media_type="application/json")
+
+    async def _taken(
+        self, request: Request, decoder: BodyDecoder[Body], read: Reader
+    ) -> tuple[Body, Serving, Meter]:
+        """Admit a request and read its body."""
+        meter = self.begin(request)
+        body = await self.decoded(request, decoder, read)
+        asked = cast(Work, body)  # a type cannot say that it is a struct and has these fields
+        adapter = self.adapter(asked.model)
+        return body, with_adapter(await self.admitted(request, asked.sequences), adapter), meter
 
     def begin(self, request: Request) -> Meter:
         """Admit the request before its body is read. Raises ApiError if it cannot be admitted

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from penstock.parsing.styles import Styles
 from penstock.server.fields.check import Advice
 from penstock.server.fields.rules import Rule
-from penstock.server.intake import Intake, with_adapter
+from penstock.server.intake import Intake
 from penstock.server.of_model import OfModel
 from penstock.server.ollama import errors
 from penstock.server.ollama import input as names
@@ -49,7 +49,7 @@ from penstock.server.openai.prepare import chat_tokens
 from penstock.server.openai.template_reads import TemplateReads
 from penstock.server.openapi import Endpoint
 from penstock.server.serving import Serving
-from penstock.server.sse import LINES, EventStream, unless_ended
+from penstock.server.sse import LINES, EventStream
 from penstock.server.supervisor import Supervisor
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -105,19 +105,12 @@ class OllamaHandlers:
         )
 
     async def ollama_embed(self, request: Request) -> Response:
-        meter = self._intake.begin(request)
-        body = await self._intake.decoded(request, self._embeds, read_undeclared)
-        adapter = self._intake.adapter(body.model)
-        serving = with_adapter(await self._intake.admitted(request, body.sequences), adapter)
-        return _json(await unless_ended(request, request.receive, embedded(body, serving, meter)))
+        return await self._intake.answered_whole(request, self._embeds, embedded, read_undeclared)
 
     async def ollama_old_embed(self, request: Request) -> Response:
-        meter = self._intake.begin(request)
-        body = await self._intake.decoded(request, self._old_embeds, read_undeclared)
-        adapter = self._intake.adapter(body.model)
-        serving = with_adapter(await self._intake.admitted(request, 1), adapter)
-        work = embedded_one(body, serving, meter)
-        return _json(await unless_ended(request, request.receive, work))
+        return await self._intake.answered_whole(
+            request, self._old_embeds, embedded_one, read_undeclared
+        )
 
     async def ollama_tags(self, request: Request) -> Response:
         return _json(msgspec.json.encode(LocalModels([self.local])))

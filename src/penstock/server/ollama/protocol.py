@@ -112,6 +112,11 @@ class OldEmbedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     model: str
     prompt: str
 
+    @property
+    def sequences(self) -> int:
+        """How many it opens at once."""
+        return 1
+
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
     """The end of an answer, with times in nanoseconds; unset before it."""

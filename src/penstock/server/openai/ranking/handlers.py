@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
-
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.server.intake import Intake, with_adapter
-from penstock.server.meter import Meter
+from penstock.server.intake import Intake
+from penstock.server.job import whole
 from penstock.server.openai.body import DialectDecoder
 from penstock.server.openai.field_table import rules_of
 from penstock.server.openai.paths import (
@@ -34,18 +31,6 @@ from penstock.server.openai.ranking.protocol import (
 )
 from penstock.server.openai.template_reads import TemplateReads
 from penstock.server.openapi import Endpoint
-from penstock.server.serving import Serving
-from penstock.server.sse import unless_ended
-
-Body = TypeVar("Body", ClassifyRequest, ScoreRequest, RerankRequest, PoolingRequest)
-
-
-class WholeJob(Protocol):
-    """One validated request whose answer is never streamed."""
-
-    async def answer(self) -> bytes:
-        """The whole answer as JSON."""
-        ...
 
 
 class RankingHandlers:
@@ -60,30 +45,16 @@ class RankingHandlers:
         self._vectors = DialectDecoder(PoolingRequest, rules_of(POOLING), model)
 
     async def classify(self, request: Request) -> Response:
-        return await self._answered(request, self._texts, ClassifyJob.prepare)
+        return await self._intake.answered_whole(request, self._texts, whole(ClassifyJob.prepare))
 
     async def score(self, request: Request) -> Response:
-        return await self._answered(request, self._scores, ScoreJob.prepare)
+        return await self._intake.answered_whole(request, self._scores, whole(ScoreJob.prepare))
 
     async def rerank(self, request: Request) -> Response:
-        return await self._answered(request, self._rankings, RerankJob.prepare)
+        return await self._intake.answered_whole(request, self._rankings, whole(RerankJob.prepare))
 
     async def pool(self, request: Request) -> Response:
-        return await self._answered(request, self._vectors, PoolingJob.prepare)
-
-    async def _answered(
-        self,
-        request: Request,
-        decoder: DialectDecoder[Body],
-        prepare: Callable[[Body, Serving, Meter], Coroutine[Any, Any, WholeJob]],
-    ) -> Response:
-        meter = self._intake.begin(request)
-        body = await self._intake.decoded(request, decoder)
-        adapter = self._intake.adapter(body.model)
-        serving = with_adapter(await self._intake.admitted(request, body.sequences), adapter)
-        job = await unless_ended(request, request.receive, prepare(body, serving, meter))
-        answer = await unless_ended(request, request.receive, job.answer())
-        return Response(answer, media_type="application/json")
+        return await self._intake.answered_whole(request, self._vectors, whole(PoolingJob.prepare))
 
     def endpoints(self) -> list[Endpoint]:
         return [
