@@ -2,8 +2,8 @@
 
     python benchmarks/predicted_answers.py http://127.0.0.1:8000 humaneval.jsonl
 
-The file is HumanEval's, of whose problems the first short ones are taken, solved. What the model
-says to each is asked for first; then it is predicted (chats' ``prediction``) as it is and changed in
+The problems are HumanEval's, of which the first short ones are taken, solved. What the model says
+to each is asked for first; then it is predicted (chats' ``prediction``) as it is, and changed in
 several ways. Every answer must be the first one again. Prints a line for each way: the tokens that
 came, the steps of the engine that they took (tokens that were not drafted), and what was drafted in
 vain.
