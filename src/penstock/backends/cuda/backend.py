@@ -32,6 +32,7 @@ class CudaBackend(Backend):
     can_be_nondeterministic = True
     runs_experts = True
     runs_ranks = True
+    runs_adapters = True
     block_formats = frozenset(BLOCK_LAYOUTS) | READ_WHOLE
 
     def sparse_formats(self) -> frozenset[SparseFormat]:

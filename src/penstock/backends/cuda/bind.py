@@ -131,6 +131,7 @@ def assemble(
         rows if group is None else group.same_rows(rows),
         device,
         group,
+        binder.adapters,
     )
     return executor, binder.fills
 
@@ -149,6 +150,7 @@ def step_bounds(plan: Plan, limits: Limits) -> StepBounds:
         vocab_size=plan.spec.vocab_size,
         feature_size=plan.feature_size,
         groups=len(plan.kv_groups),
+        adapters=plan.adapters,
     )
 
 

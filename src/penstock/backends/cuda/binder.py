@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.backends.cuda.adapters import ADAPTER_OPS, AdapterTables
 from penstock.backends.cuda.attention import AttentionKernel, Scores
 from penstock.backends.cuda.block_matrix import BlockTable
 from penstock.backends.cuda.cache import Cache, LayerCache, allocate
@@ -84,6 +85,7 @@ class Binder:
         self._upload = Uploader(device)
         self._workspace = Workspace(device, capability)
         self.mixtures = Mixtures(plan, limits, self._upload, self._workspace)
+        self.adapters = AdapterTables.of(plan, limits, device)
         self._matrices: dict[ops.BufferName, Matrix] = {}
         self._head_matrices: list[HeadMatrix] = []
         self._ropes: dict[int, tuple[Tensor, Tensor]] = {}
@@ -301,6 +303,7 @@ class Binder:
         ops.Argmax: _argmax,
         **SMALL_OPS,
         **EXPERT_OPS,
+        **ADAPTER_OPS,
         **GATHER_OPS,
     }
 

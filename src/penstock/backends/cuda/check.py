@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.cache.geometry import BLOCK_SIZE
+from penstock.interface.adapters import AdapterSlots
 from penstock.interface.draft_tree import check_tree
 from penstock.interface.step import Int32s, KvTables, StepInput
 
@@ -28,6 +29,8 @@ class StepBounds:
     """Number of feature columns in a step."""
     groups: int = 1
     """Number of groups of layers that are cached."""
+    adapters: AdapterSlots | None = None
+    """The plan's room for adapters."""
 
     @property
     def max_slot_moves(self) -> int:
@@ -83,6 +86,7 @@ class StepBounds:
             raise ValueError("context_lens do not agree with the positions and block tables")
         check_tree(step)
         step.check_features(self.feature_size)
+        step.check_adapters(self.adapters)
 
     def _check_tables(self, tables: KvTables, step: StepInput) -> None:
         slots, block_starts, block_ids = tables

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.backends.cuda.adapter_rows import AdapterRows
+from penstock.backends.cuda.adapters import AdapterTables
 from penstock.backends.cuda.attention import AttentionKernel
 from penstock.backends.cuda.buckets import MOST_COPIES, Bucket, Buckets
 from penstock.backends.cuda.cache import Cache
@@ -38,7 +40,7 @@ from penstock.backends.cuda.warm_up import warm_steps
 from penstock.errors import ConfigError, first_line
 from penstock.interface.draft_tree import MAX_ROWS
 from penstock.interface.executor import Capabilities, Sampling, picked, run
-from penstock.interface.step import StepInput
+from penstock.interface.step import Int32s, StepInput
 from penstock.sampling.params import MAX_LOGPROBS
 
 if TYPE_CHECKING:
@@ -61,7 +63,6 @@ class CudaExecutor:
     )
     packed = None
     tunable = None
-    adapters = None
     blocks = None
 
     def __init__(
@@ -76,10 +77,12 @@ class CudaExecutor:
         warm_rows: Sequence[int],
         device: torch.device,
         group: Group | None = None,
+        adapters: AdapterTables | None = None,
     ) -> None:
         """``winners``: ``kernels.rows.Argmax.winners`` of the program's logits; ``buckets``: of the
         steps that are captured; ``warm_rows``: rows of steps that use every kernel
-        (``warm_up.warm_rows``); ``group``: the ranks that run the same steps."""
+        (``warm_up.warm_rows``); ``group``: the ranks that run the same steps; ``adapters``: those
+        that the program reads."""
         self.num_blocks = bounds.num_blocks
         self._program: Program | None = program
         self._attention = tuple(attention)
@@ -90,7 +93,10 @@ class CudaExecutor:
         self._latest: DeviceResult | None = None
         self._chosen: Tensor | None = None  # what the last step chose, for the next to read
         self._device = device
-        self._buffer = StepBuffer(buffer_capacity(bounds, attention), device)
+        self.adapters = adapters
+        self._adapter_rows = None if adapters is None else adapters.rows
+        capacity = buffer_capacity(bounds, attention, self._adapter_rows)
+        self._buffer = StepBuffer(capacity, device)
         self._warm_rows = tuple(warm_rows)
         self._buckets = buckets
         self._places: dict[Bucket, _Place] = {}
@@ -189,6 +195,7 @@ class CudaExecutor:
         if self._latest is not None:
             self._latest.end()
         self._graphs = self._program = self._chosen = self._latest = self._winners = None
+        self.adapters = None
         self._caches = self._attention = ()
         self._results.clear()
         self._places.clear()
@@ -223,8 +230,10 @@ class CudaExecutor:
         """Queue a step op by op; ``attending``: what attention does instead of the step."""
         assert self._program is not None
         attending = attending or step
-        arrays = arrays_of(step, [kernel.plan_work(attending) for kernel in self._attention])
-        layout = Layout.of([array.size for array in arrays], self._bounds.groups)
+        work = [kernel.plan_work(attending) for kernel in self._attention]
+        lists = [] if self._adapter_rows is None else self._adapter_rows.plan(step)
+        arrays = arrays_of(step, work, lists)
+        layout = Layout.of([array.size for array in arrays], self._bounds.groups, len(lists))
         self._buffer.write(layout, arrays)
         device_step = self._buffer.views(layout, len(step.hidden_rows))
         self._before(step, device_step)
@@ -235,7 +244,8 @@ class CudaExecutor:
         place = self._place(bucket)
         # Attention's work is planned of the step as it is: it has none for padding.
         work = [kernel.plan_work(step) for kernel in self._attention]
-        self._buffer.write(place.layout, arrays_of(pad_step(step, *bucket), work))
+        lists = self._padded_lists(step, bucket)
+        self._buffer.write(place.layout, arrays_of(pad_step(step, *bucket), work, lists))
         self._before(step, place.step)
         return place.step
 
@@ -261,6 +271,10 @@ class CudaExecutor:
 
         graphs.capture(bucket, run, there)
 
+    def _padded_lists(self, step: StepInput, bucket: Bucket) -> Sequence[Int32s]:
+        """The lists of the rows that have adapters, as long as any step of the bucket has them."""
+        return [] if self._adapter_rows is None else self._adapter_rows.plan_padded(step, bucket)
+
     def _place(self, bucket: Bucket) -> _Place:
         """Where the arrays of a bucket lie, for good: its graph knows the addresses."""
         if bucket not in self._places:
@@ -270,9 +284,10 @@ class CudaExecutor:
                 block_copies=np.zeros((MOST_COPIES, 2), np.int32),
             )
             work = [np.empty(kernel.work_shape, np.int32) for kernel in self._attention]
-            lengths = [array.size for array in arrays_of(idle, work)]
+            lists = self._padded_lists(idle, bucket)
+            lengths = [array.size for array in arrays_of(idle, work, lists)]
             lengths[len(lengths) - bounds.groups :] = [bounds.max_block_ids] * bounds.groups
-            layout = Layout.of(lengths, bounds.groups)
+            layout = Layout.of(lengths, bounds.groups, len(lists))
             self._places[bucket] = _Place(layout, self._buffer.views(layout))
         return self._places[bucket]
 
@@ -284,14 +299,17 @@ class _Place(NamedTuple):
     step: DeviceStep
 
 
-def buffer_capacity(bounds: StepBounds, attention: Sequence[AttentionKernel]) -> int:
+def buffer_capacity(
+    bounds: StepBounds, attention: Sequence[AttentionKernel], adapters: AdapterRows | None
+) -> int:
     """Integers that the arrays of any step take."""
     tokens, sequences = bounds.max_tokens, bounds.max_sequences
     work = [math.prod(kernel.work_shape) for kernel in attention]
     copies = 2 * max(bounds.num_blocks, MOST_COPIES)  # a bucket has room for those
     paths = min(tokens, sequences * MAX_ROWS) * MAX_ROWS
     cache = (copies, 2 * bounds.max_slot_moves, paths)
-    others = (*cache, tokens * bounds.feature_size, *work)
+    lists = [] if adapters is None else adapters.most(bounds)
+    others = (*cache, tokens * bounds.feature_size, *work, *lists)
     # A padded step may have as many sequences as tokens.
     lengths = (*[tokens] * 2, *[tokens + 1] * 2, bounds.max_selected_rows, *others)
     groups = [tokens, bounds.max_block_ids] * bounds.groups

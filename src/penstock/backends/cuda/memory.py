@@ -9,6 +9,7 @@ from typing import Final
 
 import torch
 
+from penstock.backends.cuda.adapters import AdapterTables
 from penstock.backends.cuda.attention import AttentionKernel
 from penstock.backends.cuda.bind import sampler_sizes, step_bounds
 from penstock.backends.cuda.executor import buffer_capacity
@@ -58,6 +59,8 @@ class Needs:
     weights: int
     activations: int
     tables_and_scratch: int
+    adapters: int = 0
+    """Those of all slots, and what is between the products of one."""
     draft: Needs | None = None
     """The needs of the draft model or heads, if there are any."""
     shared: bool = False
@@ -75,13 +78,14 @@ class Needs:
 
     @property
     def _own(self) -> int:
-        return self.weights + self.activations + self.tables_and_scratch
+        return self.weights + self.activations + self.tables_and_scratch + self.adapters
 
     def __str__(self) -> str:
         draft = "" if self.draft is None else f"{gib(self.draft._own)} of the same for the draft, "
+        adapters = f"{gib(self.adapters)} of adapters, " if self.adapters else ""
         return (
             f"{gib(self.weights)} of weights, {gib(self.activations)} of activations, "
-            f"{gib(self.tables_and_scratch)} of tables and scratch, {draft}and "
+            f"{gib(self.tables_and_scratch)} of tables and scratch, {adapters}{draft}and "
             f"{gib(self.reserve)} kept free for kernels and CUDA graphs"
         )
 
@@ -134,7 +138,9 @@ def needs(plan: Plan, limits: Limits) -> Needs:
         scratch += Exchange.nbytes(plan, limits, ranks)
     scratch += sampler_sizes(plan, limits).bytes + SortedRows(plan, limits, _NOWHERE).nbytes
     scratch += workspace.nbytes + sum(kernel.scratch_bytes for kernel in geometries.values())
-    capacity = buffer_capacity(step_bounds(plan, limits), list(geometries.values()))
+    adapters = AdapterTables.of(plan, limits, _NOWHERE)
+    lists = None if adapters is None else adapters.rows
+    capacity = buffer_capacity(step_bounds(plan, limits), list(geometries.values()), lists)
     tables = sum(plan.max_positions * rope.dim * 4 for rope in plan.ropes)
     scales = {op.scale for op in plan.ops if isinstance(op, ops.ScaleByPosition)}
     tables += sum(scale.factors(plan.max_positions).nbytes for scale in scales)
@@ -144,6 +150,7 @@ def needs(plan: Plan, limits: Limits) -> Needs:
             plan, limits.max_tokens, limits.max_logit_rows, limits.max_selected_rows
         ).total_bytes,
         tables_and_scratch=tables + scratch + StepBuffer.nbytes(capacity),
+        adapters=0 if adapters is None else adapters.nbytes,
         shared=ranks > 0,
     )
 
@@ -173,6 +180,8 @@ def divide(
         fits += _smaller(plan_with, need, limits, free - (asked or 0))
         if need.activations > RESERVE:
             fits.append("less max_num_batched_tokens")
+        if need.adapters > RESERVE:
+            fits.append("fewer max_loras, or a lower max_lora_rank")
         if draft is not None and replace(need, draft=None).total < free - (asked or 0):
             fits.append("no draft model (speculative ngram needs none)")
         helps = f"what helps: {', or '.join(fits)}" if fits else "use a GPU with more memory"

@@ -51,6 +51,8 @@ class DeviceStep:
     features: Tensor  # [T, F] float32
     work: tuple[Tensor, ...] = ()
     """Attention's work lists for this step, in the order in which they were given."""
+    adapter_lists: tuple[Tensor, ...] = ()
+    """Those of ``adapter_rows.AdapterRows``, flat; none where the plan has no room for adapters."""
     num_hidden_rows: int = 0
 
     @property
@@ -79,21 +81,25 @@ class Layout:
     lengths: tuple[int, ...]
     offsets: tuple[int, ...]
     groups: int = 1
+    adapter_lists: int = 0
+    """Number of the lists of ``AdapterRows``."""
 
     @classmethod
-    def of(cls, lengths: Sequence[int], groups: int = 1) -> Layout:
+    def of(cls, lengths: Sequence[int], groups: int = 1, adapter_lists: int = 0) -> Layout:
         offsets, end = [], 0
         for length in lengths:
             offsets.append(end)
             end += -(-length // _ALIGNMENT) * _ALIGNMENT
-        return cls(tuple(lengths), tuple(offsets), groups)
+        return cls(tuple(lengths), tuple(offsets), groups, adapter_lists)
 
     @property
     def size(self) -> int:
         return self.offsets[-1] + -(-self.lengths[-1] // _ALIGNMENT) * _ALIGNMENT
 
 
-def arrays_of(step: StepInput, work: Sequence[Int32s] = ()) -> tuple[Int32s, ...]:
+def arrays_of(
+    step: StepInput, work: Sequence[Int32s] = (), adapter_lists: Sequence[Int32s] = ()
+) -> tuple[Int32s, ...]:
     """The arrays in the order of the buffer."""
     selected = step.logit_rows
     if len(step.hidden_rows):
@@ -109,6 +115,7 @@ def arrays_of(step: StepInput, work: Sequence[Int32s] = ()) -> tuple[Int32s, ...
         tree_paths(step),
         step.features.view(np.int32),  # bit by bit
         *work,
+        *adapter_lists,
         *(tables.slots for tables in step.groups),
         *(tables.block_ids for tables in step.groups),
     )
@@ -119,7 +126,7 @@ def pad_step(step: StepInput, tokens: int, rows: int) -> StepInput:
 
     Every array has the length that it has in any other step grown so, whatever the step: those of
     sequences are as long as if each had one token. What is grown computes nothing that is kept. The
-    step's hidden rows, tree and moves are left out.
+    step's hidden rows, tree, moves and adapters are left out.
     """
     own = step.num_tokens
 
@@ -226,6 +233,7 @@ class StepBuffer:
         ]
         tokens, positions, starts, lens, rows, copies, moves, paths, features, *others = parts
         first = len(others) - 2 * layout.groups
+        work = first - layout.adapter_lists
         slots, ids = others[first : first + layout.groups], others[first + layout.groups :]
         return DeviceStep(
             tokens,
@@ -238,6 +246,7 @@ class StepBuffer:
             moves.view(-1, 2),
             paths.view(-1, MAX_ROWS),
             features.view(torch.float32).view(len(tokens), len(features) // max(len(tokens), 1)),
-            tuple(others[:first]),
+            tuple(others[:work]),
+            tuple(others[work:first]),
             hidden_rows,
         )

@@ -8,7 +8,10 @@ the tiles of products, which rows choose, and draft trees.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TypeAlias
+
+import numpy as np
 
 from penstock.backends.cuda.check import StepBounds
 from penstock.backends.cuda.expert_matrix import ExpertMatrix
@@ -17,6 +20,7 @@ from penstock.backends.cuda.kernels.tiles import Tile, row_steps
 from penstock.backends.cuda.kernels.weights import Weights
 from penstock.backends.cuda.matrix import Matrix
 from penstock.backends.cuda.step import idle_step, idle_tree
+from penstock.interface.adapters import NO_ADAPTER
 from penstock.interface.step import StepInput
 
 _FORK = 3
@@ -64,8 +68,10 @@ def warm_steps(rows: Iterable[int], bounds: StepBounds, trees: bool) -> Iterator
 
     ``rows``: of :func:`warm_rows`. One row comes first: what cannot be compiled is found soon.
     """
+    adapters = np.array([NO_ADAPTER] if bounds.adapters else [], np.int32)
     for tokens in dict.fromkeys((1, *rows)):
         logits = min(tokens, bounds.max_logit_rows)
-        yield idle_step(tokens, logits, bounds.feature_size, bounds.groups)
+        step = idle_step(tokens, logits, bounds.feature_size, bounds.groups)
+        yield replace(step, adapters=adapters)
     if trees and min(bounds.max_tokens, bounds.max_logit_rows) >= _FORK:
         yield idle_tree(bounds.feature_size, bounds.groups)
