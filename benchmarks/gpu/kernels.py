@@ -14,6 +14,7 @@ from penstock.backends.cuda.variants import Variant, variants
 from penstock.cache.geometry import KvDType
 from penstock.dtypes import QuantizationName
 from penstock.errors import first_line
+from penstock.interface.adapters import AdapterSlots
 from penstock.interface.executor import Limits
 from penstock.interface.plan_weights import PlanWeight
 from penstock.interface.sources import Stored
@@ -37,6 +38,7 @@ from penstock.models.spec import (
     SharedExpertSpec,
 )
 from penstock.plan import ops
+from penstock.plan.adapt import adapt
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
@@ -68,6 +70,7 @@ class Case:
     unusual: bool = False
     """Whether the plan is left primitive, with what few models have put in."""
     blocks: BlockFormats | LatticePoints | None = None
+    adapters: AdapterSlots | None = None
 
     def spec(self) -> ModelSpec:
         """The model with one layer: kernels of others are the same. Where it has experts there are
@@ -87,7 +90,9 @@ class Case:
         )
         dtype: Any = self.dtype
         plan = lower(self.spec(), dtype, quantization=schemes, kv_dtype=self.kv, half=True)
-        return _unusual(plan) if self.unusual else fuse(plan)
+        if self.unusual:
+            return _unusual(plan)
+        return fuse(plan) if self.adapters is None else adapt(fuse(plan), self.adapters)
 
     def limits(self) -> Limits:
         spec = self.spec()
@@ -156,6 +161,14 @@ CASES = {
     "tiny-kv-k8v4": Case("tiny", kv="k8v4"),
     "tiny-kv-int4": Case("tiny", kv="int4", trees=True),
     "tiny-latents-fp32": Case("tiny-latents", dtype="float32", kv="float32", trees=True),
+    "8b-adapters": Case("llama-3.1-8b", adapters=AdapterSlots(8, 16)),
+    "1b-int8-adapters": Case("llama-3.2-1b", quantization="int8", adapters=AdapterSlots(4, 32)),
+    "1b-fp16-adapters": Case(
+        "llama-3.2-1b", dtype="float16", kv="float16", adapters=AdapterSlots(2, 256)
+    ),
+    "tiny-fp32-adapters": Case(
+        "tiny", dtype="float32", kv="float32", trees=True, adapters=AdapterSlots(3, 20)
+    ),
 }
 
 

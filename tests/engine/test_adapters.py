@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.adapters import ATTENTION, merge, write_adapter
+from support.adapted_engines import CLOSE, FAMILIES, GREEDY, check_as_if_merged, said
+from support.adapters import merge, write_adapter
 from support.bitwise import prompt
 from support.checkpoints import VOCAB, tiny_checkpoint
 from support.needs import require_native
@@ -21,49 +22,13 @@ from penstock import (
     SamplingParams,
 )
 
-GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, logprobs=2, prompt_logprobs=0)
-CLOSE = 1e-4
-FAMILIES = {
-    "llama": {},
-    "qwen2": {},
-    "phi3": {"targets": ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")},
-    "gpt2": {"targets": ("c_attn", "c_proj", "c_fc"), "transposed": True},
-    "mixtral": {"targets": ATTENTION},
-}
-"""What adapters of each change: matrices by themselves, with biases, joined in one tensor, stored
-as their transposes, and beside experts."""
-
-
-def said(llm: LLM, tokens: list[int], lora: str | None = None) -> tuple[object, list[float]]:
-    """The tokens and the log-probabilities of a prompt and its answer."""
-    (output,) = llm.generate([{"prompt_token_ids": tokens}], GREEDY, lora=lora)
-    assert output.prompt_logprobs is not None
-    answer = output.outputs[0]
-    assert answer.logprobs is not None
-    given = [entry for entry in (*output.prompt_logprobs, *answer.logprobs) if entry is not None]
-    return answer.token_ids, [value.logprob for entry in given for value in entry.values()]
-
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_as_if_merged(family: str, backend: str, tmp_path: Path) -> None:
     if backend == "cpu":
         require_native()
-    base = tiny_checkpoint(family)
-    adapter = write_adapter(tmp_path / "a", base, seed=1, rank=5, lora_alpha=7, **FAMILIES[family])
-    transposed = bool(FAMILIES[family].get("transposed"))
-    merged = merge(tmp_path / "merged", base, adapter, transposed=transposed)
-    tokens = prompt(3, 40, VOCAB)
-    with LLM(str(merged), backend=backend) as llm:
-        expected = said(llm, tokens)
-    with LLM(str(base), backend=backend) as llm:
-        plain = said(llm, tokens)
-    with LLM(str(base), backend=backend, lora_modules={"a": adapter}) as llm:
-        adapted, beside = said(llm, tokens, "a"), said(llm, tokens)
-    assert beside == plain
-    assert adapted[0] == expected[0]
-    assert np.abs(np.subtract(adapted[1], expected[1])).max() < CLOSE
-    assert np.abs(np.subtract(plain[1][:39], expected[1][:39])).max() > 100 * CLOSE
+    check_as_if_merged(family, tmp_path, backend, merged_backend=backend)
 
 
 def test_ranks_and_scales_by_module(tmp_path: Path) -> None:

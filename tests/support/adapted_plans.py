@@ -1,10 +1,10 @@
 """Plans with room for adapters, steps that use some, and what holds of every executor of them.
 
-    plan, weights = adapted("float32")
-    made, reference = bind(plan, weights, LIMITS), ReferenceExecutor(plan, weights, LIMITS)
-    fill_slots(plan, made, reference)
-    check_against(reference, made, close=1e-4)
-    check_bits(made)
+plan, weights = adapted("float32")
+made, reference = bind(plan, weights, LIMITS), ReferenceExecutor(plan, weights, LIMITS)
+fill_slots(plan, made, reference)
+check_against(reference, made, close=1e-4)
+check_bits(made)
 """
 
 from __future__ import annotations

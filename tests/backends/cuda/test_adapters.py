@@ -12,8 +12,6 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from support.adapted_plans import (  # noqa: E402
     LIMITS,
-    STEP,
-    USED,
     adapted,
     check_against,
     check_bits,

@@ -91,9 +91,14 @@ def padded_columns(k: int) -> int:
     return -(-k // _UNIT) * _UNIT
 
 
+def down_cols(rank: int) -> int:
+    """Return the rows of a part's weights that a program of the first product has."""
+    return next((cols for cols in (16, 32) if rank <= cols), 64)
+
+
 def up_depth(rank: int) -> int:
-    """Return the numbers between the products that are multiplied at a time."""
-    return next((depth for depth in (16, 32) if rank <= depth), 64)
+    """Return how many numbers between the products are multiplied at a time."""
+    return min(down_cols(rank), 32)
 
 
 def up_room(rank: int) -> int:
@@ -120,7 +125,7 @@ def adapter_down(x: Tensor, slots: DownSlots, rows: Tiles, sums: Tensor) -> None
         return
     _, parts, rank, padded = slots.weights.shape
     splits, length = slots.splits
-    cols = up_depth(rank)  # of as many rows of weights
+    cols = down_cols(rank)
     height = tile_height(sums.shape[1])
     wide = x.element_size() == 4 or slots.weights.element_size() == 4
     depth = (128 if height == 16 else 64) // (2 if wide else 1)
