@@ -16,15 +16,17 @@ from numpy.typing import NDArray
 from penstock.interface.adapters import Adapter, AdapterSlots, LowRank
 from penstock.interface.executor import Executor, Limits, run
 from penstock.interface.step import StepInput
-from penstock.models.spec import DType
+from penstock.models.spec import DType, ModelSpec
 from penstock.plan.adapt import adapt, adapted_matrices
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
+from penstock.quant.choice import choose
 from penstock.quant.scheme import Quantization
 from penstock.weights.dummy import DummyWeights
 from support.tiny_plans import Chunk, broken, dummy_weights, make_spec, step_of, tokens_of
 
+SPEC = make_spec(bias=True, tie=False)
 SLOTS = AdapterSlots(count=3, rank=20)
 LIMITS = Limits(
     12, max_tokens=96, max_logit_rows=24, max_sequences=8, threads=2, max_hidden_rows=96
@@ -45,15 +47,12 @@ USED = [1, -1, 2, 1, 0]
 def adapted(
     dtype: DType,
     quantization: Quantization | None = None,
+    spec: ModelSpec = SPEC,
     slots: AdapterSlots = SLOTS,
-    half: bool = False,
 ) -> tuple[Plan, DummyWeights]:
-    """A plan of a tiny model with biases and an output matrix of its own."""
-    spec = make_spec(bias=True, tie=False)
-    schemes = () if quantization is None else (None, quantization)
-    return adapt(fuse(lower(spec, dtype, *schemes, half=half)), slots), dummy_weights(
-        spec, 3, dtype
-    )
+    """A plan with room for adapters, and its weights."""
+    lowered = lower(spec, dtype, quantization=quantization or choose("none", None, True))
+    return adapt(fuse(lowered), slots), dummy_weights(spec, 3, dtype)
 
 
 def drawn(plan: Plan, seed: int, rank: int, targets: str = "") -> Adapter:

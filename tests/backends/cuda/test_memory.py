@@ -24,7 +24,9 @@ from penstock.backends.cuda.memory import (  # noqa: E402
 )
 from penstock.backends.cuda.rank_memory import divide_among_ranks  # noqa: E402
 from penstock.errors import ConfigError  # noqa: E402
+from penstock.interface.adapters import AdapterSlots  # noqa: E402
 from penstock.interface.executor import Limits  # noqa: E402
+from penstock.plan.adapt import adapt, adapter_bytes  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.plan.plan import Plan  # noqa: E402
@@ -49,13 +51,17 @@ def tensor_bytes() -> dict[int, int]:
     return {storage.data_ptr(): storage.nbytes() for storage in storages if storage.nbytes()}
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("slots", [None, AdapterSlots(3, 20)])
 @pytest.mark.parametrize("name", ["none", "int4"])
-def test_what_is_reckoned_is_what_binding_allocates(name: Any, device: Any) -> None:
+def test_what_is_reckoned_is_what_binding_allocates(
+    name: Any, slots: AdapterSlots | None, device: Any
+) -> None:
     """But for attention's scratch, which is less where kernels are interpreted."""
     if device.type != "cpu":
         lacking(Need.INTERPRETER, "other tensors of a GPU's process come and go")
     plan = plan_with(choose(name, None, True, activations=False, window_columns=32))
+    plan = plan if slots is None else adapt(plan, slots)
     need = needs(plan, LIMITS)
     gc.collect()
     before = tensor_bytes()
@@ -63,10 +69,21 @@ def test_what_is_reckoned_is_what_binding_allocates(name: Any, device: Any) -> N
     gc.collect()
     kept = sum(size for at, size in tensor_bytes().items() if at not in before)
     pinned = 2 * executor._buffer._pinned.length * 4  # these are in the host's memory
+    if executor.adapters is not None:
+        pinned += 2 * executor.adapters._upload._pinned.length
+        assert need.adapters == executor.adapters.nbytes > adapter_bytes(plan)
     attention = sum(kernel.scratch_bytes for kernel in executor._attention)
     reckoned = need.total - RESERVE - (kept - pinned)
     assert 0 <= reckoned <= 200 * attention
-    assert need.weights + need.activations < kept - pinned
+    assert need.weights + need.activations + need.adapters < kept - pinned
+
+
+def test_adapters_that_take_too_much_are_named() -> None:
+    plan = adapt(plan_with(NONE), AdapterSlots(1000, 256))
+    need = needs(plan, LIMITS)
+    assert need.adapters > GIB
+    with pytest.raises(ConfigError, match=r"GiB of adapters, and .* fewer max_loras, or a lower"):
+        divide(plan, plan_with, LIMITS, need.total - 1, None, 5000)
 
 
 def test_a_draft_takes_its_part_before_the_cache() -> None:
