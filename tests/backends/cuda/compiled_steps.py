@@ -20,10 +20,12 @@ from penstock.backends.cuda.executor import CudaExecutor
 from penstock.backends.cuda.step import padding
 from penstock.backends.cuda.variants import recording
 from penstock.cache.geometry import BLOCK_SIZE
+from penstock.interface.adapters import AdapterSlots
 from penstock.interface.executor import Limits, PromptRows, Sampling
 from penstock.interface.sampler import NewSequence
 from penstock.interface.step import KvTables, StepInput
 from penstock.models.spec import DType, ExpertsSpec, ModelSpec
+from penstock.plan.adapt import adapt
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.quant.choice import choose
@@ -102,11 +104,16 @@ def sample(executor: CudaExecutor, step: StepInput, generator: np.random.Generat
 def unforeseen(
     name: str, dtype: DType, quantization: Sequence[Any], kv: Any, capability: tuple[int, int]
 ) -> dict[str, list[str]]:
-    """Kernels that steps compile after the engine was warmed up, each with the sizes of steps."""
+    """Kernels that steps compile after the engine was warmed up, each with the sizes of steps.
+
+    Behind ``+`` the name may have the rank of adapters, of which every step has one."""
+    name, _, rank = name.partition("+")
     spec = model(name)
     scheme, group, activations = quantization
     schemes = choose(scheme, group, True, activations=activations, window_columns=32)
     plan = fuse(lower(spec, dtype, quantization=schemes, kv_dtype=kv, half=True))
+    if rank:
+        plan = adapt(plan, AdapterSlots(3, int(rank)))
     limits = Limits(
         num_blocks=64,
         max_tokens=min(1792, spec.max_positions),
@@ -129,6 +136,8 @@ def unforeseen(
             for key in set(made) - known:
                 found.setdefault(str(made[key]), []).append(f"captured: {tuple(bucket)}")
         for step in steps(limits):
+            if rank:
+                step = replace(step, adapters=np.array([1], np.int32))
             known = set(made)
             if len(step.hidden_rows):
                 executor._launch(step)

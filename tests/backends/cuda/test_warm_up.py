@@ -15,7 +15,8 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 NONE = ("none", None, False)
 CASES = [
-    # model, weights, quantization (kind, group, of activations too), cache, compute capability
+    # model (+ rank of adapters), weights, quantization (kind, group, of activations too), cache,
+    # compute capability
     ("llama-3.1-8b", "bfloat16", ("int8", None, True), "bfloat16", (9, 0)),
     ("llama-3.1-8b", "bfloat16", NONE, "int8", (9, 0)),
     ("llama-3.1-8b", "bfloat16", ("int4", None, True), "bfloat16", (8, 0)),
@@ -29,6 +30,8 @@ CASES = [
     ("tiny", "bfloat16", NONE, "bfloat16", (10, 0)),
     ("tiny", "float16", ("int8", None, False), "float16", (8, 0)),
     ("tiny", "float32", ("int8", 32, True), "float32", (9, 0)),
+    ("llama-3.2-1b+16", "bfloat16", NONE, "bfloat16", (9, 0)),
+    ("tiny+20", "float16", NONE, "float16", (8, 0)),
 ]
 
 
