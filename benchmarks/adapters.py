@@ -74,6 +74,7 @@ def decode_rate(llm: LLM, requests: int, tokens: int, loras: list[str | None]) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
+    parser.add_argument("--backend", default="auto")
     parser.add_argument("--quantization", default="none")
     parser.add_argument("--adapters", type=int, default=8)
     parser.add_argument("--rank", type=int, default=16)
@@ -83,6 +84,7 @@ def main() -> None:
     a = parser.parse_args()
     options = {
         "load_format": "dummy",
+        "backend": a.backend,
         "quantization": a.quantization,
         "max_num_seqs": a.requests,
         "max_model_len": 256,

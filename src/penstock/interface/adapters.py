@@ -1,7 +1,7 @@
 """Low-rank adapters (LoRA) as executors take them: by the names of a plan's matrices.
 
 A plan that serves adapters has a fixed number of *slots* (``AdapterSlots``). The weights of an
-adapter are written into a slot while no step runs, and a step says of each of its sequences which
+adapter are written into a slot between two steps, and a step says of each of its sequences which
 slot it uses (``StepInput.adapters``).
 """
 
@@ -60,10 +60,11 @@ class Adapter:
 
 
 class AdapterMemory(Protocol):
-    """The slots of an executor. Nothing here is called while a step runs."""
+    """The slots of an executor. Nothing here is called while a step is submitted."""
 
     def write(self, slot: int, adapter: Adapter) -> None:
-        """Put an adapter into a slot, in the place of what was there.
+        """Put an adapter into a slot, in the place of what was there: steps that were submitted
+        before still read that, also where they have not run yet.
 
         Its matrices are the plan's, in their shapes, and of at most the plan's rank.
         """

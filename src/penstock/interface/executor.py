@@ -199,8 +199,8 @@ class Executor(Protocol):
 
     @property
     def adapters(self) -> AdapterMemory | None:
-        """The slots of adapters, which are written while no step runs; None where the plan has room
-        for none."""
+        """The slots of adapters, which are written between submissions; None where the plan has
+        room for none."""
         ...
 
     @property

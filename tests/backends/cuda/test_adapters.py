@@ -72,7 +72,7 @@ def test_a_padded_step_has_the_bits_of_a_launched_one(
     """What a graph replays: the same launches, whatever adapters there are and were before."""
     made, *_ = both
     chunks = [Chunk(TOKENS, 0, 9, [1]), Chunk(TOKENS, 0, 1, [2]), Chunk(TOKENS, 20, 21, [3])]
-    for adapters in ([1, 0, 2], [-1, 2, 2], [2, -1, 0], []):
+    for adapters in ([1, 0, 2], [-1, 2, 2], []):
         step = broken(step_of(chunks), adapters=adapters)
         expected = made.run(step).logits.copy()
         there = made._write_padded(step, Bucket(16, 4))

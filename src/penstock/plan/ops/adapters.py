@@ -1,7 +1,7 @@
 """Low-rank additions to products, by the adapter of each row's sequence.
 
 A step says which slot of adapters a sequence uses (``StepInput.adapters``), if any, and what is in
-the slots is written while no step runs. A row without an adapter is left as it is, bit by bit, and
+the slots is written between two steps. A row without an adapter is left as it is, bit by bit, and
 so is one whose adapter has nothing for a matrix. Rows of one adapter are computed together, but the
 sums of a row have one order, whatever rows are beside it.
 """
