@@ -15,6 +15,7 @@ from support.adapted_plans import (
     check_bits,
     check_refusals,
     fill_slots,
+    with_factors,
 )
 from support.needs import needs_native
 from support.tiny_plans import broken, dummy_weights, make_spec
@@ -63,3 +64,12 @@ def test_no_room(both: tuple[Executor, Executor, float]) -> None:
     with pytest.raises(ValueError, match="room for none"):
         run(plain, broken(STEP, adapters=USED))
     plain.close()
+
+
+def test_factors_of_balanced_matrices() -> None:
+    """Columns and rows are multiplied as an adapter is written."""
+    plan, weights = with_factors(adapted("float32")[0])
+    made, reference = bind(plan, weights, LIMITS), ReferenceExecutor(plan, weights, LIMITS)
+    fill_slots(plan, made, reference)
+    check_against(reference, made, 1e-4)
+    made.close()

@@ -43,7 +43,7 @@ def check_as_if_merged(
     length: int = 40,
     **options: Any,
 ) -> None:
-    """In float32 an adapter of all its targets is as near to the merged checkpoint as rounding
+    """An adapter of all its targets is, in float32, as near to the merged checkpoint as rounding
     leaves it, and what is beside it has the bits of an engine without room for adapters.
 
     ``length``: of the prompt; ``options``: of the engines on ``backend``.

@@ -9,17 +9,22 @@ check_bits(made)
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from penstock.interface.adapters import Adapter, AdapterSlots, LowRank
 from penstock.interface.executor import Executor, Limits, run
+from penstock.interface.plan_weights import PlanWeight
+from penstock.interface.sources import Stored
 from penstock.interface.step import StepInput
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.adapt import adapt, adapted_matrices
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
+from penstock.plan.ops import AdapterDown, AdapterUp
 from penstock.plan.plan import Plan
 from penstock.quant.choice import choose
 from penstock.quant.scheme import Quantization
@@ -53,6 +58,21 @@ def adapted(
     """A plan with room for adapters, and its weights."""
     lowered = lower(spec, dtype, quantization=quantization or choose("none", None, True))
     return adapt(fuse(lowered), slots), dummy_weights(spec, 3, dtype)
+
+
+def with_factors(plan: Plan) -> tuple[Plan, DummyWeights]:
+    """Return ``plan`` with random factors wherever a balanced one may have some, and weights."""
+    weights, changed = dict(plan.weights), []
+    for op in plan.ops:
+        if isinstance(op, AdapterDown):
+            op = replace(op, factors=f"{op.low}.columns")
+            weights[f"{op.low}.columns"] = PlanWeight(Stored(f"{op.low}.columns", (op.k,)))
+        elif isinstance(op, AdapterUp) and len(op.parts) == 1:
+            op = replace(op, factors=f"{op.out}.rows")
+            weights[f"{op.out}.rows"] = PlanWeight(Stored(f"{op.out}.rows", (op.parts[0].n,)))
+        changed.append(op)
+    made = replace(plan, ops=tuple(changed), weights=weights)
+    return made, DummyWeights(weights, 3, plan.weight_dtype)
 
 
 def drawn(plan: Plan, seed: int, rank: int, targets: str = "") -> Adapter:

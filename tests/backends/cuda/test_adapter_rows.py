@@ -77,7 +77,7 @@ def test_lists_of_a_padded_step_have_the_bucket_s_length() -> None:
 
 
 def test_room_for_any_step() -> None:
-    """For steps of which some have tiles of other heights."""
+    """Also for fewer rows than the most, whose tiles are lower."""
     plan, _ = adapted("float32")
     rows = AdapterRows.of(plan, SLOTS)
     assert rows == ROWS

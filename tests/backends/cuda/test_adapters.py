@@ -22,6 +22,7 @@ from support.adapted_plans import (  # noqa: E402
     check_refusals,
     drawn,
     fill_slots,
+    with_factors,
 )
 from support.tiny_plans import Chunk, broken, step_of  # noqa: E402
 
@@ -58,6 +59,15 @@ def test_as_the_reference_does(both: tuple[CudaExecutor, Executor, float]) -> No
 def test_a_row_has_its_bits_beside_any_others(both: tuple[CudaExecutor, Executor, float]) -> None:
     made, *_ = both
     check_bits(made)
+
+
+def test_factors_of_balanced_matrices(device: Any) -> None:
+    """Columns and rows are multiplied as an adapter is written."""
+    plan, weights = with_factors(adapted("float32")[0])
+    made, reference = bind(plan, weights, LIMITS, device), ReferenceExecutor(plan, weights, LIMITS)
+    fill_slots(plan, made, reference)
+    check_against(reference, made, 1e-4)
+    made.close()
 
 
 def test_steps_that_are_refused(both: tuple[CudaExecutor, Executor, float]) -> None:

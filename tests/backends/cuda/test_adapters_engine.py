@@ -57,7 +57,7 @@ def bits(llm: LLM, prompts: list[list[int]], loras: list[str | None]) -> list[ob
 def test_a_mixed_batch_has_the_bits_of_each_alone(
     options: dict[str, Any], base: Path, adapters: dict[str, Path]
 ) -> None:
-    """Over floats and integers, also where adapters take turns in fewer slots."""
+    """So it is over floats and integers, and where adapters take turns in fewer slots."""
     loras = [None, "a0", "a2"]
     prompts = [prompt(i, 3 + 3 * i, VOCAB) for i in range(len(loras))]
     options = {**SMALL, **options, "lora_modules": adapters, "max_lora_rank": 40}

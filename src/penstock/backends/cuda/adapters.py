@@ -68,7 +68,7 @@ class _Down:
     """The kind of rows that it is of."""
     slots: DownSlots
     ups: dict[ops.BufferName, _Up] = field(default_factory=dict)
-    """By the buffers that they add to."""
+    """The ops that add it, by the buffers that they add to."""
     factors: Tensor | None = None
     """float32 ``[k]``: what the columns of its weights are multiplied by as they are written."""
 
@@ -89,11 +89,11 @@ class AdapterTables:
     def __init__(
         self, plan: Plan, slots: AdapterSlots, limits: Limits, device: torch.device
     ) -> None:
-        """On the ``meta`` device nothing takes memory, and nothing can be written."""
+        """Allocate them; on the ``meta`` device they take no memory, and cannot be written."""
         self.rows = AdapterRows.of(plan, slots)
         self._upload = Uploader(device, 0 if device.type == "meta" else _STAGING_BYTES)
         self._downs: dict[ops.BufferName, _Down] = {}
-        """By the buffer between the two ops."""
+        """Every addition, by the buffer between its ops."""
         most = (limits.max_tokens, limits.max_selected_rows, limits.max_logit_rows)
         sums, last = 0, ""
         for op in plan.ops:
