@@ -124,7 +124,7 @@ def test_a_graph_reads_what_was_written_last(executor: Any) -> None:
 
 
 def test_a_prompt_has_its_bits_however_it_is_cut(executor: Any) -> None:
-    """Steps of many rows, where no split has a program of its own, come to the same as small ones."""
+    """Steps of many rows, whose splits share a program, come to the same as small ones."""
     tokens, blocks = tokens_of(1, 400), list(range(300, 313))
     found = []
     for cuts in ([400], [300, 400], [1, 17, 273, 399, 400]):
