@@ -73,3 +73,18 @@ def test_kernels_of_experts_fit(capability: str, tmp_path: Path) -> None:
         if case["name"] == "expert_kernel":
             assert case["copies of 16 bytes"] > 0, line
     assert names == {"expert_kernel", "_route", "_dispatch", "_combine_experts"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("capability", SHARED_LIMIT)
+def test_kernels_of_adapters_fit(capability: str, tmp_path: Path) -> None:
+    kinds = defaultdict(set)
+    for line in compiled("compile_adapters.py", capability, cache=tmp_path):
+        case = json.loads(line)
+        assert case["shared"] <= 99 * 1024, line  # what the smallest GPUs have
+        assert case["stack"] == 0, f"spills: {line}"
+        # Sums of floats: of one kind of instruction, whatever the number of rows.
+        kinds[case["name"], case["case"]].add(tuple(case["products"]))
+    assert {name for name, _ in kinds} == {"adapter_down_kernel", "adapter_up_kernel"}
+    assert all(len(found) == 1 for found in kinds.values()), kinds
