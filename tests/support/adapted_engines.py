@@ -14,7 +14,7 @@ from support.checkpoints import VOCAB, tiny_checkpoint
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, logprobs=2, prompt_logprobs=0)
 CLOSE = 1e-4
-FAMILIES = {
+FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen2": {},
     "phi3": {"targets": ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")},
