@@ -55,8 +55,10 @@ def adapted(
     spec: ModelSpec = SPEC,
     slots: AdapterSlots = SLOTS,
 ) -> tuple[Plan, DummyWeights]:
-    """A plan with room for adapters, and its weights."""
-    lowered = lower(spec, dtype, quantization=quantization or choose("none", None, True))
+    """A plan with room for adapters, whose products read float16 where its weights are that, and
+    its weights."""
+    schemes = quantization or choose("none", None, True)
+    lowered = lower(spec, dtype, quantization=schemes, half=dtype == "float16")
     return adapt(fuse(lowered), slots), dummy_weights(spec, 3, dtype)
 
 

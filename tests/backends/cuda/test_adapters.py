@@ -34,10 +34,11 @@ from penstock.backends.reference.executor import ReferenceExecutor  # noqa: E402
 from penstock.interface.executor import Executor, Sampling  # noqa: E402
 from penstock.models.spec import DType  # noqa: E402
 
+SLOW = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in ("bfloat16", "float16")]
+CLOSE = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.01}
 
-@pytest.fixture(
-    scope="module", params=["float32", pytest.param("bfloat16", marks=pytest.mark.slow)]
-)
+
+@pytest.fixture(scope="module", params=["float32", *SLOW])
 def both(
     request: pytest.FixtureRequest, device: Any
 ) -> Iterator[tuple[CudaExecutor, Executor, float]]:
@@ -47,7 +48,7 @@ def both(
     plan, weights = adapted(dtype)
     made, reference = bind(plan, weights, LIMITS, device), ReferenceExecutor(plan, weights, LIMITS)
     fill_slots(plan, made, reference)
-    yield made, reference, {"float32": 1e-4, "bfloat16": 0.05}[dtype]
+    yield made, reference, CLOSE[dtype]
     made.close()
 
 
