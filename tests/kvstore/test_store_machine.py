@@ -22,9 +22,12 @@ from hypothesis.stateful import (
 from support.stored_blocks import ABOUT, DIGEST, SIZES, block, key, opened
 
 from penstock.errors import StoreError
+from penstock.interface.blocks import Bytes
 from penstock.kvstore import segment
+from penstock.kvstore.file_reader import FileReader
 from penstock.kvstore.folder import StoreFolder
 from penstock.kvstore.prefixes import pin_blocks
+from penstock.kvstore.read_memory import ReadMemory
 from penstock.kvstore.segment import Segment
 from penstock.kvstore.store import KvStore
 
@@ -43,6 +46,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.root = Path(tempfile.mkdtemp())
         self.stores = [opened(self.root, LIMIT), opened(self.root, LIMIT)]
+        self.memory = ReadMemory()
         self.pinned: dict[int, tuple[set[int], int]] = {}
         """The numbers and the group of each pinned prefix, by the number of its last block."""
 
@@ -170,7 +174,10 @@ class Machine(RuleBasedStateMachine):
         assert sum(path.stat().st_size for path in self.root.rglob("*.kvseg")) <= LIMIT
 
     def check_read(self, store: KvStore, numbers: list[int], group: int, least: int = 0) -> None:
-        done, content = store.read([key(number) for number in numbers], group)
+        memory = self.memory.take(store.read_bytes(len(numbers)))
+        past_cache = bool(sum(numbers) % 2)
+        keys = [key(number) for number in numbers]
+        done, content = store.read(keys, group, memory, past_cache)
         assert done >= least
         rows = content.data.reshape(done, SIZES[group])
         for number, row, checksum in zip(numbers, rows, content.checksums, strict=False):
@@ -178,6 +185,7 @@ class Machine(RuleBasedStateMachine):
             # What a process that was killed has left is of a checksum that tells.
             assert checksum == expected.checksum
             assert (row == expected.data).all()
+        self.memory.give(memory)
 
 
 def give_up(store: KvStore) -> None:
@@ -202,22 +210,25 @@ def test_a_reader_sees_no_block_that_is_being_written(tmp_path: Path) -> None:
     store, reader = opened(tmp_path, LIMIT), opened(tmp_path, LIMIT)
     store.write([block(1)])
     reader.refresh()
-    fill = segment._fill
+    read = FileReader.read
 
-    def meanwhile(fd: int, parts: Any, at: int) -> bool:
-        read = fill(fd, parts, at)
+    def meanwhile(self: FileReader, memory: Bytes, at: int, past_cache: bool) -> bool:
+        was_read = read(self, memory, at, past_cache)
         store.empty(store.drop([key(1)], 0))
         store.write([block(2)])
-        return read
+        return was_read
 
-    with mock.patch.object(segment, "_fill", meanwhile):
-        done, _ = reader.read([key(1)], 0)
-    assert done == 0
-    store.write([block(1)])
-    reader.refresh()
-    # It came back, in the slot where it was: that is another entry.
-    with mock.patch.object(segment, "_fill", meanwhile):
-        assert reader.read([key(1)], 0)[0] == 0
+    memory = ReadMemory().take(reader.read_bytes(1))
+    for past_cache in (False, True):
+        with mock.patch.object(FileReader, "read", meanwhile):
+            assert reader.read([key(1)], 0, memory, past_cache)[0] == 0
+        store.write([block(1)])
+        reader.refresh()
+        # It came back, in the slot where it was: that is another entry.
+        with mock.patch.object(FileReader, "read", meanwhile):
+            assert reader.read([key(1)], 0, memory, past_cache)[0] == 0
+        store.write([block(1)])
+        reader.refresh()
     for each in (store, reader):
         each.close()
 

@@ -158,9 +158,9 @@ def holdings(root: Path) -> Iterator[Holdings]:
 def read_block(key: Key, group: int, row: Row) -> NewBlock:
     """A block with its bytes. Raises StoreError if it made room meanwhile, and OSError."""
     size = int(row.entry["bytes"])
-    data = np.empty((1, size), np.uint8)
+    data = np.empty((1, row.segment.layout.slot_bytes), np.uint8)
     (entry,) = row.segment.read(row.slot, data)
     if not is_of(entry, key, group, size):
         raise StoreError("blocks of the prefix made room while it was read; try it again")
     parent, place = entry["parent"].tobytes(), int(entry["place"])
-    return NewBlock(key, parent, group, place, data[0], int(entry["crc"]))
+    return NewBlock(key, parent, group, place, data[0, :size], int(entry["crc"]))

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.kvstore.file_reader import FileReader
 from penstock.kvstore.layout import (
     ABOUT_AT,
     ABOUT_BYTES,
@@ -55,10 +56,11 @@ class Segment:
         self.layout = layout
         self.entries: Entries = np.zeros(layout.slots, ENTRY)
         self._fd = fd
+        self._reader = FileReader(path, fd)
         self._change = _UNKNOWN
         # Readers may be at work when the file is given up: the last of them closes it, so that its
         # number is never another file's.
-        self.close = weakref.finalize(self, os.close, fd)
+        self.close = weakref.finalize(self, _close, self._reader, fd)
 
     @classmethod
     def create(
@@ -182,27 +184,19 @@ class Segment:
         if used:
             self._write_entries(used, np.zeros(len(used), ENTRY))
 
-    def read(self, first: int, rows: NDArray[np.uint8]) -> Entries:
-        """Read the slots from ``first`` on, each into a row ``[slots, bytes of a block]``; returns
-        their entries, as 0 where the slot did not have one block all the time."""
-        known = self.entries[first : first + len(rows)].copy()
-        rest = self.layout.slot_bytes - rows.shape[1]
-        spare = memoryview(bytearray(rest))  # what is read there is not looked at
-        for begin in range(0, len(rows), _ROWS):
-            parts = [memoryview(row) for row in rows[begin : begin + _ROWS]]
-            if rest:
-                parts = [part for row in parts for part in (row, spare)]
-            if not _fill(self._fd, parts, self.layout.slot_at(first + begin)):
-                return np.zeros(len(rows), ENTRY)  # it was cut
-        raw = self._read(self.layout.entry_at(first), len(rows) * ENTRY.itemsize)
+    def read(self, first: int, slots: NDArray[np.uint8], past_cache: bool = False) -> Entries:
+        """Read the slots from ``first`` on into ``[slots, slot_bytes]``, contiguous; returns their
+        entries, as 0 where the slot did not have one block all the time.
+
+        ``past_cache``: what the system does not have in memory goes from the disk into ``slots``,
+        which begin with a page, without a copy on the way; the system does not keep it then.
+        """
+        known = self.entries[first : first + len(slots)].copy()
+        if not self._reader.read(slots.reshape(-1), self.layout.slot_at(first), past_cache):
+            return np.zeros(len(slots), ENTRY)  # it was cut
+        raw = self._read(self.layout.entry_at(first), len(slots) * ENTRY.itemsize)
         known[~same(np.frombuffer(raw, ENTRY), known)] = np.zeros((), ENTRY)
         return known
-
-    def expect(self, first: int, count: int) -> None:
-        """Let the system read these slots ahead."""
-        size = count * self.layout.slot_bytes
-        with contextlib.suppress(OSError):
-            os.posix_fadvise(self._fd, self.layout.slot_at(first), size, os.POSIX_FADV_WILLNEED)
 
     def sync(self) -> None:
         """Wait until what was written would survive a loss of power."""
@@ -255,15 +249,9 @@ def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int]]:
             first = i
 
 
-def _fill(fd: int, parts: list[memoryview], at: int) -> bool:
-    """Read into all of ``parts``; returns whether the file has so much."""
-    while parts:
-        done = os.preadv(fd, parts, at)
-        if done == 0:
-            return False
-        at += done
-        parts = _rest(parts, done)
-    return True
+def _close(reader: FileReader, fd: int) -> None:
+    reader.close()
+    os.close(fd)
 
 
 def _rest(parts: list[memoryview], done: int) -> list[memoryview]:

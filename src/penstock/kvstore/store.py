@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.cache.prefix import Key
 from penstock.cache.retention import Retention
@@ -17,6 +18,7 @@ from penstock.kvstore.blocks import Name, NewBlock, entries_of, is_of, name_of
 from penstock.kvstore.cipher import BlockCipher
 from penstock.kvstore.folder import StoreFolder
 from penstock.kvstore.layout import SegmentLayout, pages
+from penstock.kvstore.read_memory import joined
 from penstock.kvstore.segment import Segment
 from penstock.kvstore.slot_index import Place, SlotIndex, runs
 from penstock.kvstore.use_notes import UseNotes
@@ -70,7 +72,7 @@ class KvStore:
         self._cipher = cipher
         self._folder = folder
         self._group_bytes = tuple(group_bytes)
-        slot_bytes = pages(max(group_bytes))
+        self._slot_bytes = slot_bytes = pages(max(group_bytes))
         most = min(max(limit // _SEGMENTS, _LEAST_SLOTS * slot_bytes), limit)
         self._layout = SegmentLayout.of_bytes(folder.digest, slot_bytes, most)
         self._now = now
@@ -128,30 +130,40 @@ class KvStore:
         for segment, slot in self._index.keep(names, until, now):
             self._notes.use(segment, slot, until)
 
-    def expect(self, keys: Sequence[Key], group: int) -> None:
-        """Let the system read these blocks ahead, as far as they can be found."""
-        for segment, slots in runs(self._index.places(_names(keys, group))):
-            segment.expect(slots.start, len(slots))
+    def read_bytes(self, count: int) -> int:
+        """Bytes of memory into which so many blocks are read."""
+        return count * self._slot_bytes
 
-    def read(self, keys: Sequence[Key], group: int) -> tuple[int, BlockBytes]:
+    def read(
+        self,
+        keys: Sequence[Key],
+        group: int,
+        memory: Bytes | None = None,
+        past_cache: bool = False,
+    ) -> tuple[int, BlockBytes]:
         """Read the blocks of these keys from the first on; returns how many there are, and them.
 
-        Their checksums are those that they were written with, and were not compared with the bytes.
+        They are read into ``memory``, :meth:`read_bytes` long, if there is some, and are views of
+        it then, unless they were encrypted. ``past_cache``: as ``Segment.read``. Their checksums
+        are those that they were written with, and were not compared with the bytes.
         """
         places = self._index.places(_names(keys, group))
-        size = self._group_bytes[group]
-        data = np.empty((len(places), size), np.uint8)
-        sums = np.empty(len(places), np.uint32)
+        size, count = self._group_bytes[group], len(places)
+        if memory is None:
+            memory, past_cache = np.empty(self.read_bytes(count), np.uint8), False
+        slots = memory[: self.read_bytes(count)].reshape(count, self._slot_bytes)
+        sums = np.empty(count, np.uint32)
         done = 0
-        for segment, slots in runs(places):
-            for entry in segment.read(slots.start, data[done : done + len(slots)]):
+        for segment, numbers in runs(places):
+            part = slots[done : done + len(numbers)]
+            for entry in segment.read(numbers.start, part, past_cache):
                 if not is_of(entry, keys[done], group, size):
                     self.stats.lost += 1
-                    return self._opened(keys, group, data, sums, done)
+                    return self._opened(keys, group, slots[:done], sums)
                 sums[done] = entry["crc"]
                 done += 1
                 self.stats.read += 1
-        return self._opened(keys, group, data, sums, done)
+        return self._opened(keys, group, slots, sums)
 
     def write(self, blocks: Sequence[NewBlock]) -> int:
         """Write blocks that are not there yet, for which others may make room; returns how many
@@ -229,15 +241,16 @@ class KvStore:
         self._index.check_integrity()
 
     def _opened(
-        self, keys: Sequence[Key], group: int, data: Bytes, sums: Checksums, count: int
+        self, keys: Sequence[Key], group: int, slots: NDArray[np.uint8], sums: Checksums
     ) -> tuple[int, BlockBytes]:
-        """The first blocks of those that were read, up to one that cannot be decrypted, which is
-        found no more."""
+        """The blocks of slots that were read, up to one that cannot be decrypted, which is found no
+        more."""
+        size = self._group_bytes[group]
         if self._cipher is None:
-            return count, BlockBytes(data[:count].reshape(-1), sums[:count])
+            return len(slots), BlockBytes(joined(slots, size), sums[: len(slots)])
         opened: list[bytes] = []
-        for key, sealed in zip(keys[:count], data, strict=False):
-            content = self._cipher.opened(key, group, sealed)
+        for key, slot in zip(keys, slots, strict=False):
+            content = self._cipher.opened(key, group, slot[:size])
             if content is None:
                 self.stats.lost += 1
                 self._index.drop(_names([key], group))
@@ -314,8 +327,7 @@ class KvStore:
         self._index.enter_found((second, again, place) for second, _, again, place in found)
 
     def _suits(self, layout: SegmentLayout) -> bool:
-        slot_bytes = pages(max(self._group_bytes))
-        return layout.digest == self._folder.digest and layout.slot_bytes == slot_bytes
+        return layout.digest == self._folder.digest and layout.slot_bytes == self._slot_bytes
 
     def _give_up(self, segment: Segment) -> None:
         self._index.give_up(segment)

@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from penstock.cache.prefix import Key
-from penstock.interface.blocks import BlockBytes
+from penstock.interface.blocks import BlockBytes, Bytes
 from penstock.kvstore.blocks import NewBlock
+from penstock.kvstore.disk_speed import DiskSpeed
+from penstock.kvstore.read_memory import ReadMemory
 from penstock.kvstore.slot_index import Place
 from penstock.kvstore.store import KvStore
 
@@ -21,8 +25,8 @@ QUEUE_BYTES: Final = 64 << 20
 """Bytes of blocks that may wait to be written. What comes then stays in the cache, and is written
 if it is still there when there is room."""
 READERS: Final = 2
-"""Threads that read: a second one lets the disk have the next piece while one is checked. More read
-no faster (docs/kv-tiers.md has the measurements)."""
+"""Threads that read: a second one lets the disk have the next piece while one is handed over. More
+read no faster (docs/kv-tiers.md has the measurements)."""
 REFRESH_S: Final = 1.0
 SYNC_BYTES: Final = 256 << 20
 """Bytes after which the writer waits for the disk: so memory does not fill with what is to be
@@ -53,7 +57,11 @@ class Piece(NamedTuple):
     """How many there are."""
     content: BlockBytes
     seconds: float
-    """What reading took."""
+    """What reading took. Of pieces that are read at the same time, each has a part of it."""
+    busy_s: float
+    """Seconds of a core that it took."""
+    memory: Bytes | None = None
+    """What ``content`` is a view of, if it is to be given back (:meth:`StoreWorkers.done`)."""
 
 
 @dataclass
@@ -97,6 +105,8 @@ class StoreWorkers:
         self._off = False
         self._told: set[str] = set()
         self._retry_at = 0.0
+        self._memory = ReadMemory()
+        self._speed = DiskSpeed()
         self.stats = WorkStats()
         self._threads = [threading.Thread(target=self._write_all, name="penstock-kv-writer")]
         self._threads += [
@@ -152,8 +162,11 @@ class StoreWorkers:
         with self._changed:
             self._to_read.extend((number, piece) for piece in pieces)
             self._changed.notify_all()
-        for piece in pieces:
-            self._store.expect(piece.keys, piece.group)
+
+    def done(self, piece: Piece) -> None:
+        """The bytes of a piece are not needed any more; nobody looks at them."""
+        if piece.memory is not None:
+            self._memory.give(piece.memory)
 
     def cancel(self, number: int) -> None:
         """Forget what has not been read for ``number``; a piece may still come."""
@@ -249,22 +262,32 @@ class StoreWorkers:
                 if self._closing:
                     return
                 number, wanted = self._to_read.popleft()
-            began = time.perf_counter()
-            try:
-                count, content = self._store.read(wanted.keys, wanted.group)
-            except OSError as error:
-                self.stats.failures += 1
-                self._tell(
-                    f"read {error.errno}",
-                    f"KV blocks cannot be read from disk: {error.strerror or error}; they are "
-                    "computed again",
-                )
-                count, content = 0, BlockBytes.none()
-            seconds = time.perf_counter() - began
-            with self._changed:
-                self.stats.read_bytes += len(content.data)
-                self.stats.read_seconds += seconds
-            self._deliver(Piece(number, wanted, count, content, seconds))
+            self._deliver(self._read(number, wanted))
+
+    def _read(self, number: int, wanted: Wanted) -> Piece:
+        memory = self._memory.take(self._store.read_bytes(len(wanted.keys)))
+        began, busy = time.perf_counter(), time.thread_time()
+        try:
+            count, content = self._store.read(
+                wanted.keys, wanted.group, memory, past_cache=not self._speed.is_slow
+            )
+        except OSError as error:
+            self.stats.failures += 1
+            self._tell(
+                f"read {error.errno}",
+                f"KV blocks cannot be read from disk: {error.strerror or error}; they are "
+                "computed again",
+            )
+            count, content = 0, BlockBytes.none()
+        busy, now = time.thread_time() - busy, time.perf_counter()
+        with self._changed:
+            seconds = self._speed.add(len(content.data), began, now)
+            self.stats.read_bytes += len(content.data)
+            self.stats.read_seconds += seconds
+        if not np.may_share_memory(content.data, memory):
+            self._memory.give(memory)
+            return Piece(number, wanted, count, content, seconds, busy)
+        return Piece(number, wanted, count, content, seconds, busy, memory)
 
     def _tell(self, kind: str, message: str) -> None:
         """Warn of something, the first time."""

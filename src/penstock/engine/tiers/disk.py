@@ -52,6 +52,9 @@ class Disk(Protocol):
 
     def cancel(self, number: int) -> None: ...
 
+    def done(self, piece: Piece) -> None:
+        """The bytes of a piece are not needed any more."""
+
     def arrived(self) -> Sequence[Piece]:
         """What has been read since the last time."""
         ...

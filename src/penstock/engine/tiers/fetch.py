@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from penstock.cache.prefix import Key
-from penstock.kvstore.workers import Piece
+from penstock.kvstore.workers import Piece, Wanted
 from penstock.scheduler.sequence import SequenceState
 
 
@@ -24,8 +24,18 @@ class Fetch:
     unread: int
     """Those of its bytes that have not come."""
     began: float
+    calm_s: float
+    """For how long others' steps come first, once its turn has come."""
+    patience_s: float
+    """For how long it waits for its blocks then."""
+    unasked: deque[Wanted] = field(default_factory=deque)
+    """What the disk was not asked for yet."""
+    in_flight: int = 0
+    """Bytes that the disk was asked for, and that have not come."""
     staged: deque[Piece] = field(default_factory=deque)
     """What has come and is not in the cache."""
+    lacks_room: bool = False
+    """Whether the cache has no room for the first of these."""
     adopted: int = 0
     """Blocks that were put into the cache, of all groups."""
     restored: int = 0
@@ -33,9 +43,28 @@ class Fetch:
     many blocks."""
     is_short: bool = False
     """Whether not all came, or not in time."""
-    aside_until: float | None = None
-    """Set while its turn has come and it is set aside: when it will wait no longer."""
+    turn_at: float | None = None
+    """When its turn came first."""
+    is_aside: bool = False
+    """Whether its turn has come, and it waits for blocks."""
 
     @property
     def has_come(self) -> bool:
         return self.unread == 0
+
+    @property
+    def staged_bytes(self) -> int:
+        return sum(len(piece.content.data) for piece in self.staged)
+
+    def set_aside(self, now: float) -> None:
+        self.is_aside = True
+        if self.turn_at is None:
+            self.turn_at = now
+
+    def is_late(self, now: float) -> bool:
+        """Whether it has waited so long that others' steps come first no more."""
+        return self.turn_at is not None and now >= self.turn_at + self.calm_s
+
+    def is_over(self, now: float) -> bool:
+        """Whether computing would be as good by now."""
+        return self.turn_at is not None and now >= self.turn_at + self.patience_s

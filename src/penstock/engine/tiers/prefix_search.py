@@ -12,8 +12,8 @@ from penstock.engine.tiers.disk import Disk
 from penstock.kvstore.workers import Wanted
 from penstock.scheduler.sequence import SequenceState
 
-PIECE_BYTES: Final = 8 << 20
-"""About as many bytes are read at once, and put into the cache between two steps."""
+PIECE_BYTES: Final = 4 << 20
+"""About as many bytes are read, and put into the cache, at once."""
 
 
 class TieredPrefix(NamedTuple):

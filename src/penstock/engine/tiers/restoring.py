@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from penstock.cache.kv_cache import KvCache
-from penstock.cache.prefix import Key
 from penstock.engine.cached_blocks import CachedBlocks
 from penstock.engine.tiers.disk import Disk
 from penstock.engine.tiers.fetch import Fetch
-from penstock.engine.tiers.prefix_search import PIECE_BYTES, Look, PrefixSearch, TieredPrefix
+from penstock.engine.tiers.intake import STAGED_BYTES, Intake
+from penstock.engine.tiers.prefix_search import Look, PrefixSearch, TieredPrefix
 from penstock.engine.tiers.rule import ReadingCosts
-from penstock.interface.blocks import BlockBytes, DamagedBlockError
 from penstock.interface.buckets import Buckets
 from penstock.kvstore.workers import Piece
 from penstock.scheduler.sequence import SequenceState, Slot, Status
@@ -22,17 +22,14 @@ FETCH_SECONDS: Final = tuple(m * 10.0**e for e in range(-3, 2) for m in (1, 2, 5
 """Bounds of intervals, from 1 ms to 50 s."""
 MOST_LOSSES: Final = 20
 """How often a sequence is looked for again that has lost what it had."""
-STAGED_BYTES: Final = 512 << 20
-"""Most bytes that are read, or have been, for sequences whose turn has not come."""
 
 
 class Restoring:
     """Reads for sequences as they arrive, as many as fit :data:`STAGED_BYTES`, and for the others
     when their turn comes; one whose blocks have not come then is passed over until they have.
 
-    What has come is put into the cache as far as free blocks are not wanted by those that run, and
-    the rest when the sequence can start. Blocks in the cache have no owner: if something takes them
-    before, they are computed.
+    Blocks in the cache have no owner: if something takes them before their sequence starts, they
+    are computed.
     """
 
     def __init__(
@@ -49,14 +46,14 @@ class Restoring:
         self._costs = costs
         self._now = now
         self._search = PrefixSearch(cache, blocks, disk)
-        self._whole = [g for g, window in enumerate(blocks.windows) if window is None]
         self._fetches: dict[SequenceState, Fetch] = {}
         self._by_number: dict[int, Fetch] = {}
+        self._intake = Intake(blocks, disk, now)
         self._looked: Slot[Look] = Slot()
         self._losses: Slot[int] = Slot()
         """How often it was looked for again."""
         self._count = 0
-        self.fetched = self.declined = self.given_up = self.damaged = 0
+        self.fetched = self.declined = 0
         self.tokens = 0
         """Tokens of prefixes that became longer."""
         self.saved_s = 0.0
@@ -65,13 +62,28 @@ class Restoring:
         """Seconds from the look at the disk until all blocks of a sequence had come."""
 
     @property
+    def has_work(self) -> bool:
+        """Whether blocks are on their way to sequences that wait for them."""
+        return any(fetch.is_aside or not fetch.has_come for fetch in self._fetches.values())
+
+    @property
     def is_reading(self) -> bool:
-        return any(not fetch.has_come for fetch in self._fetches.values())
+        return any(fetch.in_flight for fetch in self._fetches.values())
+
+    @property
+    def given_up(self) -> int:
+        """Fetches of which not all came, or not in time."""
+        return self._intake.given_up
+
+    @property
+    def damaged(self) -> int:
+        """Blocks that were not what their checksum says."""
+        return self._intake.damaged
 
     @property
     def num_aside(self) -> int:
         """Sequences that wait for their blocks though their turn has come."""
-        return sum(fetch.aside_until is not None for fetch in self._fetches.values())
+        return sum(fetch.is_aside for fetch in self._fetches.values())
 
     def expect(self, sequence: SequenceState) -> None:
         """A sequence has been queued: its blocks may be read before its turn."""
@@ -88,9 +100,10 @@ class Restoring:
             return self._set_aside(fetch)
         if not self._fits(sequence, reserve):
             return True  # it waits for blocks, and comes again
-        if fetch is not None:
-            while fetch.staged:
-                self._put(fetch, fetch.staged.popleft())
+        if fetch is not None and fetch.staged:
+            if self._intake.waits_calmly(fetch):
+                return self._set_aside(fetch)
+            self._intake.put_all(fetch)
         if self._has_lost(sequence, fetch) and self._may_look_again(sequence):
             # What the pool had when it was looked for was reused while the sequence waited.
             if fetch is not None:
@@ -102,37 +115,47 @@ class Restoring:
             sequence.num_restored_tokens = fetch.restored * self._blocks.block_size
         return True
 
-    def advance(self, running: int, budget: int = PIECE_BYTES) -> list[SequenceState]:
-        """Put what has come into the cache, about ``budget`` bytes of it; returns the sequences
-        that were set aside and are to wait again. Between steps, ``running`` sequences of which
-        will want blocks."""
+    def advance(self, running: int) -> list[SequenceState]:
+        """Put into the cache what has come, and ask the disk for more; returns the sequences that
+        were set aside and are to wait again. Between steps, ``running`` sequences of which will
+        want blocks."""
+        self._intake.running = running
         for piece in self._disk.arrived():
             self._arrive(piece)
         self._clean()
-        self._put_some(running, budget)
+        if not self._fetches:
+            return []
+        now = self._now()
+        fetches = sorted(self._fetches.values(), key=lambda fetch: fetch.turn_at is None)
+        if running == 0:  # the disk does not wait for what is put
+            self._intake.ask(fetches, now)
+        self._intake.put(fetches, now)
+        self._intake.ask(fetches, now)
         back = []
-        now = self._now() if self._fetches else 0.0
-        for fetch in self._fetches.values():
-            if fetch.aside_until is None:
+        for fetch in fetches:
+            if not fetch.is_aside:
                 continue
-            if not fetch.has_come and now >= fetch.aside_until:
-                self._give_up(fetch)
-            if fetch.has_come:
-                fetch.aside_until = None
+            if not fetch.has_come and fetch.is_over(now):
+                self._intake.give_up(fetch)
+            if fetch.has_come and (not fetch.staged or fetch.lacks_room):
+                fetch.is_aside = False
                 back.append(fetch.sequence)
         return back
+
+    def stepped(self, seconds: float) -> None:
+        """A step took so long."""
+        self._intake.pace.earn(seconds)
 
     def reset(self) -> None:
         """Forget what is being read: it was computed before something changed."""
         for fetch in self._fetches.values():
-            self._give_up(fetch)
-            fetch.staged.clear()
+            self._intake.give_up(fetch)
+            self._intake.let_go(fetch)
 
     def _set_aside(self, fetch: Fetch) -> bool:
         """Let a sequence be passed over until its blocks have come, or for as long as is worth it;
         returns False."""
-        tokens = (len(fetch.keys) - fetch.found) * self._blocks.block_size
-        fetch.aside_until = self._now() + self._costs.patience_s(tokens)
+        fetch.set_aside(self._now())
         return False
 
     def _has_looked(self, sequence: SequenceState) -> bool:
@@ -179,83 +202,45 @@ class Restoring:
             self.declined += 1
             return None
         self._count += 1
-        fetch = Fetch(sequence, self._count, keys, prefix.found, size, size, self._now())
+        fetch = Fetch(
+            sequence,
+            self._count,
+            keys,
+            prefix.found,
+            size,
+            size,
+            self._now(),
+            self._costs.calm_s(tokens),
+            self._costs.patience_s(tokens),
+            deque(prefix.wanted),
+        )
         self._fetches[sequence] = self._by_number[fetch.number] = fetch
-        self._disk.read(fetch.number, prefix.wanted)
+        self._intake.ask([fetch], fetch.began)
         self.fetched += 1
         return fetch
 
     def _arrive(self, piece: Piece) -> None:
         if piece.found:
             self._costs.bandwidth.add(len(piece.content.data), piece.seconds)
-        size = len(piece.wanted.keys) * self._blocks.group_bytes[piece.wanted.group]
+            self._intake.pace.has_read(len(piece.content.data), piece.busy_s)
+        size = self._intake.size(piece.wanted)
         fetch = self._by_number.get(piece.number)
         if fetch is None or fetch.has_come:  # it was given up
+            self._disk.done(piece)
             return
         fetch.unread -= size
+        fetch.in_flight -= size
         if piece.found:
             fetch.staged.append(piece)
         if piece.found < len(piece.wanted.keys):  # what is behind it would not be found
-            self._give_up(fetch)
+            self._intake.give_up(fetch)
         elif fetch.unread == 0:
             self.fetch_seconds.add(self._now() - fetch.began)
 
-    def _give_up(self, fetch: Fetch) -> None:
-        """Wait for nothing more; what has come is of use."""
-        fetch.is_short = True
-        if not fetch.has_come:
-            self._disk.cancel(fetch.number)
-            fetch.unread = 0
-            self.given_up += 1
-
     def _forget(self, fetch: Fetch) -> None:
-        self._give_up(fetch)
+        self._intake.give_up(fetch)
+        self._intake.let_go(fetch)
         del self._fetches[fetch.sequence], self._by_number[fetch.number]
-
-    def _put_some(self, running: int, budget: int) -> None:
-        """Put blocks into the cache that has room for them beside what runs, and beside what was
-        put there before for those that have not started."""
-        promised = sum(fetch.adopted for fetch in self._fetches.values())
-        room = self._blocks.num_free - running * len(self._blocks.windows) - promised
-        for fetch in self._fetches.values():
-            while fetch.staged and budget > 0:
-                piece = fetch.staged[0]
-                if piece.found > room:
-                    return
-                fetch.staged.popleft()
-                room -= piece.found
-                budget -= len(piece.content.data)
-                self._put(fetch, piece)
-
-    def _put(self, fetch: Fetch, piece: Piece) -> None:
-        """Put blocks into the cache, and let what the sequence will find stay there longest."""
-        wanted, count = piece.wanted, piece.found
-        keys = list(wanted.keys[:count])
-        for group in range(len(self._blocks.windows)):
-            self._blocks.renew(fetch.keys, group)
-        try:
-            self._blocks.write(keys, wanted.group, piece.content)
-        except DamagedBlockError:
-            count = self._put_whole_ones(keys, wanted.group, piece.content)
-            self._give_up(fetch)  # what is behind it would not be found
-            fetch.staged.clear()
-        fetch.adopted += count
-        if self._whole and wanted.group == self._whole[0]:
-            fetch.restored += count
-
-    def _put_whole_ones(self, keys: list[Key], group: int, content: BlockBytes) -> int:
-        """Put blocks into the cache up to the first that is damaged, which is removed from the
-        disk; returns how many."""
-        each = self._blocks.group_bytes[group]
-        for i, key in enumerate(keys):
-            data = content.data[i * each : (i + 1) * each]
-            try:
-                self._blocks.write([key], group, BlockBytes(data, content.checksums[i : i + 1]))
-            except DamagedBlockError:
-                self.damaged += 1
-                self._disk.drop([key], group)
-                return i
-        return len(keys)
 
     def _fits(self, sequence: SequenceState, reserve: int) -> bool:
         known = len(sequence.token_ids)

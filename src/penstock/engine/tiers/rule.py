@@ -21,6 +21,10 @@ PATIENCE: Final = 1.5
 """A sequence whose turn it is waits for its blocks as long as computing them would take, so many
 times; then they are computed."""
 LEAST_PATIENCE_S: Final = 0.25
+CALM: Final = 0.125
+"""So large a part of that time, others' steps come first: then it is served as fast as can be."""
+CALM_UNKNOWN_S: Final = 2.5
+"""The same while nothing was computed, beside a patience of 10 s."""
 
 
 @dataclass
@@ -49,3 +53,8 @@ class ReadingCosts:
         if not self.rate.known:
             return 10.0
         return max(PATIENCE * self.computing_s(tokens), LEAST_PATIENCE_S)
+
+    def calm_s(self, tokens: int) -> float:
+        """Seconds of these in which its blocks come so slowly that others' steps take hardly
+        longer."""
+        return CALM * self.computing_s(tokens) if self.rate.known else CALM_UNKNOWN_S

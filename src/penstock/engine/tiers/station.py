@@ -75,6 +75,9 @@ class StoredBlocks:
     def read(self, number: int, pieces: Sequence[Wanted]) -> None:
         self._workers.read(number, pieces)
 
+    def done(self, piece: Piece) -> None:
+        self._workers.done(piece)
+
     def cancel(self, number: int) -> None:
         self._workers.cancel(number)
 

@@ -47,7 +47,7 @@ class KvTier:
     @property
     def has_work(self) -> bool:
         """Whether there is something to do though no step can run."""
-        return self._restoring.is_reading or self._disk.has_arrived or self._saving.has_work
+        return self._restoring.has_work or self._disk.has_arrived or self._saving.has_work
 
     def expect(self, sequence: SequenceState) -> None:
         """A sequence has been queued."""
@@ -79,6 +79,7 @@ class KvTier:
 
     def computed(self, tokens: int, seconds: float) -> None:
         """A step has computed so many tokens."""
+        self._restoring.stepped(seconds)
         if tokens >= LEAST_TOKENS:
             self._costs.rate.add(tokens, seconds)
 
