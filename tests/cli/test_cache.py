@@ -211,13 +211,13 @@ def test_who_is_killed_while_pinning_leaves_whole_prefixes(tmp_path: Path) -> No
         store.write(chain(first, 60))
     store.close()
     code = (
-        "import sys; from pathlib import Path; sys.path[:0] = sys.argv[3:];"
+        "import sys; from pathlib import Path; from zlib import crc32; sys.path[:0] = sys.argv[3:];"
         "from support.stored_blocks import ABOUT, key, place_of_kind;"
         "from penstock.kvstore.holdings import Holdings; from penstock.kvstore.prefixes import pin;"
         "root, first = Path(sys.argv[1]), int(sys.argv[2]);"
         "folder = place_of_kind(root, 40_000_000); held = Holdings(folder.path);"
         "print('begun', flush=True);"
-        "[pin(folder, held, [key(n) for n in range(f, f + 60)], str(f))"
+        "[pin(folder, held, [key(n) for n in range(f, f + 60)], str(f), crc32)"
         " for f in range(first, first + 1000, 100)]"
     )
     from penstock.kvstore.prefixes import prefixes

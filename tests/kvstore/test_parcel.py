@@ -6,10 +6,13 @@ import os
 import random
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import msgspec
+import numpy as np
 import pytest
 from support.stored_blocks import ABOUT, chain, key, of_kind, same
+from support.tiered import flip
 
 from penstock.errors import StoreError
 from penstock.kvstore import parcel
@@ -29,7 +32,7 @@ def sent(tmp_path: Path) -> Path:
     store.close()
     (prefix,) = prefixes(tmp_path / "one")
     path = tmp_path / "prefix"
-    assert export(tmp_path / "one", prefix, path) == path.stat().st_size
+    assert export(tmp_path / "one", prefix, path, crc32) == path.stat().st_size
     assert path.stat().st_mode & 0o777 == 0o600
     return path
 
@@ -53,7 +56,7 @@ def test_what_was_exported_is_there_where_it_was_imported(sent: Path, tmp_path: 
     assert (listed.label, listed.pinned, listed.whole) == ("from there", True, True)
     # And from there on, byte for byte but for its label.
     again = tmp_path / "again"
-    export(other, listed, again)
+    export(other, listed, again, crc32)
     third = used(tmp_path / "third")
     import_prefix(third, LIMIT, again)
     last = of_kind(third)
@@ -156,11 +159,11 @@ def test_a_full_disk_exports_and_imports_nothing(
     monkeypatch.setattr(os, "fsync", full)
     (prefix,) = prefixes(tmp_path / "one")
     with pytest.raises(StoreError, match="cannot be written: No space left"):
-        export(tmp_path / "one", prefix, sent)
+        export(tmp_path / "one", prefix, sent, crc32)
     assert sent.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "one", "other", "prefix"]
     with pytest.raises(StoreError, match="cannot be written"):
-        export(tmp_path / "one", prefix, tmp_path / "no" / "folder")
+        export(tmp_path / "one", prefix, tmp_path / "no" / "folder", crc32)
 
 
 def test_nothing_gives_way_to_a_file_that_is_damaged(sent: Path, tmp_path: Path) -> None:
@@ -197,7 +200,7 @@ def test_a_prefix_without_its_head_is_not_exported(tmp_path: Path) -> None:
     (tail,) = found(tmp_path / "kv", [key(4).hex()])
     assert not tail.whole
     with pytest.raises(StoreError, match="is not there any more"):
-        export(tmp_path / "kv", tail, tmp_path / "out")
+        export(tmp_path / "kv", tail, tmp_path / "out", crc32)
     assert not (tmp_path / "out").exists()
     store.close()
 
@@ -210,12 +213,12 @@ def test_what_is_no_file_is_not_replaced_by_one(sent: Path, tmp_path: Path) -> N
     before = sorted(tmp_path.iterdir())
     for name in ("fifo", "folder", "dangling"):
         with pytest.raises(StoreError, match="it is no file"):
-            export(tmp_path / "one", prefix, tmp_path / name)
+            export(tmp_path / "one", prefix, tmp_path / name, crc32)
     with pytest.raises(StoreError, match="it is no file"):
-        export(tmp_path / "one", prefix, Path(""))
+        export(tmp_path / "one", prefix, Path(""), crc32)
     assert (tmp_path / "fifo").is_fifo()
     assert sorted(tmp_path.iterdir()) == before
-    assert export(tmp_path / "one", prefix, sent) == sent.stat().st_size
+    assert export(tmp_path / "one", prefix, sent, crc32) == sent.stat().st_size
 
 
 def test_nothing_gives_way_to_what_is_damaged(sent: Path, tmp_path: Path) -> None:
@@ -234,3 +237,34 @@ def test_nothing_gives_way_to_what_is_damaged(sent: Path, tmp_path: Path) -> Non
     with pytest.raises(StoreError, match="is damaged"):
         import_prefix(tmp_path / "full", limit, sent)
     assert before == {path: path.read_bytes() for path in before}
+
+
+def test_a_folder_that_would_be_too_small_is_not_made(sent: Path, tmp_path: Path) -> None:
+    size = 12 * 8192
+    with pytest.raises(StoreError, match="0 of the 49,152 that may be pinned"):
+        import_prefix(tmp_path / "a" / "b", size, sent, unseen=True)
+    assert not (tmp_path / "a").exists()
+    assert import_prefix(tmp_path / "a" / "b", 2 * size, sent, unseen=True)[1]
+
+
+def test_a_damaged_block_is_not_exported(tmp_path: Path) -> None:
+    """Nor found any more; with it computed again, the prefix is exported."""
+    root = tmp_path / "one"
+    store = of_kind(root)
+    store.write(chain(0, 5))
+    (prefix,) = prefixes(root)
+    (segment,) = store.index.segments
+    entry = int(
+        np.flatnonzero((segment.entries["place"] == 3) & (segment.entries["group"] == 1))[0]
+    )
+    flip(segment.path, segment.layout.slot_at(entry) + 77)
+    with pytest.raises(StoreError, match="block 3 of the prefix is not what its checksum says"):
+        export(root, prefix, tmp_path / "file", crc32)
+    assert not (tmp_path / "file").exists()
+    store.refresh()
+    assert not store.holds(key(3), 1)
+    with pytest.raises(StoreError, match="1 of the prefix's 10 blocks are not on disk"):
+        export(root, prefix, tmp_path / "file", crc32)
+    store.write(chain(0, 5))
+    export(root, prefix, tmp_path / "file", crc32)
+    store.close()

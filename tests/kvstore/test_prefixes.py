@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from zlib import crc32
 
 import msgspec
+import numpy as np
 import pytest
 from support.stored_blocks import ABOUT, block, chain, fill, key, of_kind, place_of_kind, same
+from support.tiered import flip
 
 from penstock.errors import StoreError
 from penstock.kv_disk_config import BlockPlace
@@ -28,7 +31,7 @@ def pinned(root: Path, first: int, count: int, label: str = "", limit: int = LIM
     folder = place_of_kind(root, limit)
     try:
         keys = [key(n) for n in range(first, first + count)]
-        return pin(folder, held(root), keys, label, now=5000)
+        return pin(folder, held(root), keys, label, crc32, now=5000)
     finally:
         folder.close()
 
@@ -225,7 +228,7 @@ def test_windows_need_only_what_is_seen(tmp_path: Path) -> None:
     store.write([each for each in chain(0, 8) if each.group == 0 or each.place >= 6])
     folder = place_of_kind(tmp_path, LIMIT, about)
     path = tmp_path / f"kv-{about.digest().hex()}"
-    assert pin(folder, Holdings(path), [key(n) for n in range(8)], "w")
+    assert pin(folder, Holdings(path), [key(n) for n in range(8)], "w", crc32)
     folder.close()
     store.refresh()
     fill_up(store)
@@ -301,4 +304,45 @@ def test_what_does_not_come_to_disk_is_not_pinned(tmp_path: Path) -> None:
     with pytest.raises(
         StoreError, match="10 of the prefix's 10 blocks are not on disk: the engine"
     ):
-        pin_computed(place, [key(n) for n in range(5)], "", patience_s=0.3)
+        pin_computed(place, [key(n) for n in range(5)], "", crc32, patience_s=0.3)
+
+
+def test_a_damaged_block_is_not_pinned(tmp_path: Path) -> None:
+    """And what was pinned before stays as it was."""
+    store = of_kind(tmp_path, LIMIT)
+    store.write(chain(0, 5))
+    (unpinned,) = store.index.segments
+    flip(unpinned.path, unpinned.layout.slot_at(slot_of(unpinned, 2)) + 5)
+    with pytest.raises(StoreError, match="block 2 of the prefix is not what its checksum says"):
+        pinned(tmp_path, 0, 5)
+    assert not list(tmp_path.rglob("pin-*"))
+    store.refresh()
+    assert not store.holds(key(2), 0)
+    store.write(chain(0, 5))
+    assert pinned(tmp_path, 0, 5)
+    # One of its blocks is dropped there, and what else there is of that block is damaged.
+    (path,) = tmp_path.rglob("pin-*")
+    pin_segment = Segment.open(path)
+    assert pin_segment is not None
+    pin_segment.refresh()
+    with pin_segment.locked():
+        pin_segment.clear([slot_of(pin_segment, 2)])
+    flip(unpinned.path, unpinned.layout.slot_at(slot_of(unpinned, 2)) + 5)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="block 2 of the prefix is not what its checksum says"):
+        pinned(tmp_path, 0, 5)
+    assert path.read_bytes() == before
+    store.refresh()
+    store.write(chain(0, 5))
+    assert pinned(tmp_path, 0, 5)
+    store.refresh()
+    assert same(store, range(5))
+    for each in (store, pin_segment):
+        each.close()
+
+
+def slot_of(segment: Segment, place: int) -> int:
+    """Where the block of the first group is that has this place in its chain."""
+    entries = segment.entries
+    there = (entries["place"] == place) & (entries["group"] == 0) & (entries["full"] == 1)
+    return int(np.flatnonzero(there)[0])

@@ -26,11 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from penstock.backends.checksum import crc32c
     from penstock.kvstore.parcel import export
     from penstock.kvstore.prefixes import found
 
     root = folder_of(args.folder)
     (prefix,) = found(root, [args.prefix])
-    written = export(root, prefix, args.file)
+    written = export(root, prefix, args.file, crc32c)
     print(f"{args.file}: {prefix.tokens:,} tokens of {prefix.model}, {size(written)}")
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,8 @@ from penstock.cache.prefix import Key
 from penstock.interface.blocks import Bytes
 from penstock.kvstore.layout import ENTRY, Entries
 
+Checksum = Callable[[Bytes], int]
+"""The checksum of the bytes of a block, as its writer takes it (CRC-32C)."""
 Name = bytes
 """A block's key and its group of layers."""
 

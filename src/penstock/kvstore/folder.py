@@ -115,16 +115,12 @@ class StoreFolder:
             self._clean()
             if _is_full(path, layout):
                 return False
-            path.unlink(missing_ok=True)  # a block of it was damaged, and dropped
-            files = [file for kind in self._kinds().values() for file in kind]
-            pinned, most = _sum(each for each in files if each.is_pinned), self._most_pinned
-            if pinned + layout.total_bytes > most:
-                raise StoreError(
-                    f"the prefix takes {layout.total_bytes:,} bytes, and {pinned:,} of the "
-                    f"{most:,} that may be pinned are taken ({PINNED_SHARE:.0%} of the folder's "
-                    f"{self._limit:,}); remove another one, or give --kv-disk a larger size"
-                )
-            while self._bytes() + layout.total_bytes > self._limit:
+            # One that is there lacks a block, which was damaged, and is replaced.
+            files = [file for kind in self._kinds().values() for file in kind if file.path != path]
+            pinned = _sum(each for each in files if each.is_pinned)
+            check_share(layout.total_bytes, self._limit, pinned)
+            replaced = _sum(files) - self._bytes()
+            while self._bytes() + replaced + layout.total_bytes > self._limit:
                 if (victim := self._yielding()) is None:
                     break
                 victim.unlink(missing_ok=True)
@@ -137,10 +133,6 @@ class StoreFolder:
             for path in self.segments():
                 if not is_pin(path.name):
                     path.unlink(missing_ok=True)
-
-    @property
-    def _most_pinned(self) -> int:
-        return int(self._limit * PINNED_SHARE)
 
     def close(self) -> None:
         os.close(self._users)
@@ -200,6 +192,18 @@ def kind_folders(root: Path) -> list[Path]:
 def kind_folder(root: Path, digest: bytes) -> Path:
     """Where blocks of a kind are, or would be."""
     return root / f"{_FOLDER}{digest.hex()}"
+
+
+def check_share(size: int, limit: int, pinned: int = 0) -> None:
+    """Raise StoreError where a prefix of so many bytes would take more than the share of pinned
+    ones, which take ``pinned`` bytes."""
+    most = int(limit * PINNED_SHARE)
+    if pinned + size > most:
+        raise StoreError(
+            f"the prefix takes {size:,} bytes, and {pinned:,} of the {most:,} that may be pinned "
+            f"are taken ({PINNED_SHARE:.0%} of the folder's {limit:,}); remove another one, or give "
+            "--kv-disk a larger size"
+        )
 
 
 def remove_empty(root: Path, digest: bytes) -> None:

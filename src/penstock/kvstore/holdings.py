@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from penstock.cache.prefix import Key
 from penstock.errors import StoreError
 from penstock.kvstore.about import KindAbout
-from penstock.kvstore.blocks import NewBlock, is_of
+from penstock.kvstore.blocks import Checksum, NewBlock, is_of
 from penstock.kvstore.folder import ABOUT, kind_folder, kind_folders
 from penstock.kvstore.layout import Entries
 from penstock.kvstore.segment import SUFFIX, UNFINISHED, Segment
@@ -127,6 +127,27 @@ class Holdings:
             )
         return found
 
+    def read(
+        self, blocks: Iterable[tuple[Key, int, Row]], checksum: Checksum
+    ) -> Iterator[NewBlock]:
+        """Blocks as :meth:`needed` has them, with their bytes.
+
+        One that is not what its checksum says is removed from disk, and StoreError raised; so it is
+        where one made room meanwhile. Those that are encrypted are taken as they are: what tells of
+        them is for who has the key, whenever they are read. Raises OSError.
+        """
+        sealed = bool(self.about.cipher)
+        for key, group, row in blocks:
+            block = _read_block(key, group, row)
+            if not sealed and checksum(block.data) != block.checksum:
+                empty([row])
+                raise StoreError(
+                    f"block {block.place} of the prefix is not what its checksum says: the disk, "
+                    "or what wrote to it, has damaged it; it was removed. 'penstock cache add' "
+                    "computes it again"
+                )
+            yield block
+
     def _load(self, path: Path) -> Iterator[_Loaded]:
         names = sorted(path.glob(f"*{SUFFIX}"))
         for name in names:
@@ -155,7 +176,18 @@ def holdings(root: Path) -> Iterator[Holdings]:
             yield Holdings(path)
 
 
-def read_block(key: Key, group: int, row: Row) -> NewBlock:
+def empty(rows: Iterable[Row]) -> None:
+    """Let slots be empty that hold what they held. Raises OSError."""
+    by_segment: defaultdict[Segment, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_segment[row.segment].append(row)
+    for segment, some in by_segment.items():
+        before = {row.slot: row.entry.copy() for row in some}
+        with segment.locked():
+            segment.clear([slot for slot, was in before.items() if segment.entries[slot] == was])
+
+
+def _read_block(key: Key, group: int, row: Row) -> NewBlock:
     """A block with its bytes. Raises StoreError if it made room meanwhile, and OSError."""
     size = int(row.entry["bytes"])
     data = np.empty((1, row.segment.layout.slot_bytes), np.uint8)

@@ -29,11 +29,11 @@ import numpy as np
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.errors import StoreError
 from penstock.kvstore.about import KindAbout
-from penstock.kvstore.blocks import NewBlock
-from penstock.kvstore.folder import StoreFolder, kind_folder, remove_empty
-from penstock.kvstore.holdings import Holdings, holdings, read_block
+from penstock.kvstore.blocks import Checksum, NewBlock
+from penstock.kvstore.folder import StoreFolder, check_share, kind_folder, remove_empty
+from penstock.kvstore.holdings import Holdings, holdings
 from penstock.kvstore.layout import VERSION as STORE_VERSION
-from penstock.kvstore.prefixes import Prefix, check_label, pin_blocks
+from penstock.kvstore.prefixes import Prefix, check_label, layout_of, pin_blocks
 
 MAGIC: Final = b"penstkKX"
 VERSION: Final = 1
@@ -75,11 +75,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return self.places * BLOCK_SIZE
 
 
-def export(root: Path, prefix: Prefix, path: Path) -> int:
+def export(root: Path, prefix: Prefix, path: Path, checksum: Checksum) -> int:
     """Write a prefix to a file, whole or not at all; returns how many bytes it has.
 
-    Raises StoreError where blocks of it are not there, or cannot be read or written, and where the
-    path is that of something else than a file, which would be replaced.
+    Raises StoreError where blocks of it are not there, are not what their ``checksum`` says, or
+    cannot be read or written, and where the path is that of something else than a file, which would
+    be replaced.
     """
     if not path.name or (os.path.lexists(path) and not path.is_file()):
         raise StoreError(
@@ -108,7 +109,7 @@ def export(root: Path, prefix: Prefix, path: Path) -> int:
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with open(fd, "wb") as file:
-                size = _write(file, manifest, (read_block(*each) for each in needed))
+                size = _write(file, manifest, kind.read(needed, checksum))
                 file.flush()
                 os.fsync(file.fileno())
             new.rename(path)
@@ -138,10 +139,9 @@ def import_prefix(
             _check_blocks(file, manifest, path)
             if not unseen and not kind_folder(root, digest).is_dir():
                 raise StoreError(_unknown(root, about, path))
-            first = file.tell()
-            for _ in _blocks(file, manifest, path):
-                pass  # it is whole: only then does anything give way to it
-            file.seek(first)
+            if not root.exists():  # nor will it, if it would be too small
+                layout = layout_of(about, len(manifest.blocks))
+                check_share(layout.total_bytes, limit)
             shown = msgspec.json.format(msgspec.json.encode(about), indent=2)
             was_there = kind_folder(root, digest).is_dir()
             try:

@@ -13,6 +13,7 @@ import msgspec
 from penstock.cache.prefix import Key
 from penstock.errors import StoreError
 from penstock.kv_disk_config import BlockPlace
+from penstock.kvstore.blocks import Checksum
 from penstock.kvstore.folder import StoreFolder, kind_folder
 from penstock.kvstore.holdings import Holdings
 from penstock.kvstore.prefixes import Prefix, check_label, of_kind, pin
@@ -23,12 +24,17 @@ _LOOK_S: Final = 0.2
 
 
 def pin_computed(
-    place: BlockPlace, keys: Sequence[Key], label: str, patience_s: float = PATIENCE_S
+    place: BlockPlace,
+    keys: Sequence[Key],
+    label: str,
+    checksum: Checksum,
+    patience_s: float = PATIENCE_S,
 ) -> Prefix:
     """Pin the prefix of these keys, which an engine has computed, once it is on disk; waits for
     that.
 
-    Raises StoreError where it does not come, or is too large, and where files cannot be written.
+    Raises StoreError where it does not come, where a block is not what its ``checksum`` says, where
+    it is too large, and where files cannot be written.
     """
     check_label(label)
     if not keys:
@@ -39,7 +45,7 @@ def pin_computed(
         held = _held(path, keys, end)
         shown = msgspec.json.encode(held.about)
         with contextlib.closing(StoreFolder(root, held.digest, shown, place.limit)) as folder:
-            pin(folder, held, keys, label)
+            pin(folder, held, keys, label, checksum)
         found = list(of_kind(Holdings(path), [keys[-1]]))
     except OSError as error:
         raise StoreError(

@@ -19,9 +19,9 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.prefix import Key
 from penstock.errors import StoreError
 from penstock.kvstore.about import KindAbout
-from penstock.kvstore.blocks import NewBlock, entries_of
+from penstock.kvstore.blocks import Checksum, NewBlock, entries_of
 from penstock.kvstore.folder import StoreFolder, directory_lock
-from penstock.kvstore.holdings import Holdings, Row, holdings, read_block
+from penstock.kvstore.holdings import Holdings, Row, empty, holdings
 from penstock.kvstore.layout import SegmentLayout, pages
 from penstock.kvstore.segment import PIN, Segment
 
@@ -69,14 +69,20 @@ def prefixes(root: Path) -> list[Prefix]:
 
 
 def pin(
-    folder: StoreFolder, held: Holdings, keys: Sequence[Key], label: str, now: float | None = None
+    folder: StoreFolder,
+    held: Holdings,
+    keys: Sequence[Key],
+    label: str,
+    checksum: Checksum,
+    now: float | None = None,
 ) -> bool:
     """Keep a prefix that is on disk from making room; returns whether it was not pinned before.
 
-    Raises StoreError where blocks of it are not there, or it is too large, and OSError.
+    Raises StoreError where blocks of it are not there, or are not what their ``checksum`` says, or
+    it is too large, and OSError.
     """
     needed = held.needed(keys)
-    blocks = (read_block(*each) for each in needed)
+    blocks = held.read(needed, checksum)
     return pin_blocks(folder, held.about, keys[-1], blocks, len(needed), len(keys), label, now)
 
 
@@ -95,7 +101,7 @@ def pin_blocks(
     check_label(label)
     second = int(time.time() if now is None else now)
     facts = PinAbout(label=label, tokens=places * BLOCK_SIZE, made_at=second)
-    layout = SegmentLayout(folder.digest, count, pages(max(about.group_bytes)))
+    layout = layout_of(about, count)
 
     def fill(segment: Segment) -> None:
         slot, batch = 0, []
@@ -113,6 +119,11 @@ def pin_blocks(
         segment.set_uses(uses)
 
     return folder.pin(tail, layout, msgspec.json.encode(facts), fill)
+
+
+def layout_of(about: KindAbout, count: int) -> SegmentLayout:
+    """Where things are in the file of a pinned prefix of so many blocks."""
+    return SegmentLayout(about.digest(), count, pages(max(about.group_bytes)))
 
 
 def found(root: Path, names: Sequence[str]) -> list[Prefix]:
@@ -133,7 +144,7 @@ def remove(root: Path, prefix: Prefix) -> None:
             for segment in kind.segments:
                 if segment.is_pinned and segment.path.name.startswith(f"{PIN}{prefix.id}."):
                     segment.path.unlink(missing_ok=True)
-            _empty(_own(kind, tail))
+            empty(_own(kind, tail))
 
 
 def check_label(label: str) -> None:
@@ -265,14 +276,3 @@ def _own(kind: Holdings, tail: Key) -> list[Row]:
         own += [row for row in kind.rows[key] if not row.segment.is_pinned]
         before = key
     return own
-
-
-def _empty(rows: Iterable[Row]) -> None:
-    """Let slots be empty that hold what they held."""
-    by_segment: defaultdict[Segment, list[Row]] = defaultdict(list)
-    for row in rows:
-        by_segment[row.segment].append(row)
-    for segment, some in by_segment.items():
-        before = {row.slot: row.entry.copy() for row in some}
-        with segment.locked():
-            segment.clear([slot for slot, was in before.items() if segment.entries[slot] == was])

@@ -49,8 +49,8 @@ class ReadMemory:
 
 
 def joined(rows: Bytes, size: int) -> Bytes:
-    """The first ``size`` bytes of each row of ``[rows, bytes]``, contiguous, moved in that memory to
-    lie one behind the other."""
+    """The first ``size`` bytes of each row of ``[rows, bytes]``, contiguous, moved in that memory
+    to lie one behind the other."""
     memory: Bytes = rows.reshape(-1)
     if rows.shape[1] != size:
         for i in range(1, len(rows)):

@@ -13,6 +13,7 @@ from support.handed import LLAMA, complete, config, folder_of, plain, request
 from support.needs import Need, lacking, needs_native
 from support.tiered import flip, segments, tier, tiered
 
+from penstock.backends.checksum import crc32c
 from penstock.engine.loader import plan_engine
 from penstock.engine.tiers.rule import ReadingCosts
 from penstock.errors import ConfigError
@@ -119,7 +120,7 @@ def test_a_prefix_moves_encrypted(tmp_path: Path) -> None:
     with tiered(keyed(tmp_path, "one")) as core:
         expected = complete(core, asked)
     (prefix,) = prefixes(tmp_path / "kv")
-    export(tmp_path / "kv", prefix, tmp_path / "file")
+    export(tmp_path / "kv", prefix, tmp_path / "file", crc32c)
     other = f"{tmp_path / 'other'}:100MB"
     import_prefix(tmp_path / "other", 10**8, tmp_path / "file", unseen=True)
     for name, restored in (("one", 288), ("two", 0)):
