@@ -33,6 +33,13 @@ def harmless(text: str, stream: TextIO | None) -> str:
     return visible(text) if stream is not None and stream.isatty() else text
 
 
+def encodable(text: str, stream: TextIO | None) -> str:
+    """:func:`harmless`, with escapes for characters that the stream's encoding has not: a name that
+    somebody has given must not keep others from being shown."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return harmless(text, stream).encode(encoding, "backslashreplace").decode(encoding)
+
+
 def json_for_terminals(text: str) -> str:
     """JSON of the same value that steers no terminal: the control characters that its strings may
     hold as they are, U+007F to U+009F, are escaped."""

@@ -17,11 +17,14 @@ from typing import Any
 import pytest
 from support.needs import require_native
 from support.served import Served, serving
-from support.stored_blocks import chain, key, of_kind
+from support.stored_blocks import chain, key, of_kind, place_of_kind
 
 from penstock.api import LLM
+from penstock.backends.checksum import crc32c
 from penstock.cli.cache_places import folder_and_limit
 from penstock.cli.main import main
+from penstock.kvstore.holdings import Holdings
+from penstock.kvstore.prefixes import pin
 from penstock.sampling.params import SamplingParams
 
 TEXT = "def area(width, height):\n    return width * height\n\n\n" * 12
@@ -295,3 +298,28 @@ def test_sizes_of_folders_do_not_shrink_by_a_command(
     assert "no engine has used" in said(capsys, "import", f"{tmp_path}/new", path, code=2)
     assert "folder is empty" in said(capsys, "list", "", code=2)
     assert "cannot be reached" in said(capsys, "list", "HTTP://127.0.0.1:9", code=1)
+
+
+def test_names_are_shown_on_a_terminal_without_their_characters(tmp_path: Path) -> None:
+    """As escapes, by each command that shows one."""
+    root, file = tmp_path / "kv", tmp_path / "file"
+    store = of_kind(root)
+    store.write([each._replace(checksum=crc32c(each.data)) for each in chain(0, 5)])
+    store.close()
+    folder = place_of_kind(root)
+    pin(folder, Holdings(folder.path), [key(n) for n in range(5)], "größe", crc32c)
+    folder.close()
+    other = tmp_path / "other"
+    of_kind(other).close()
+
+    def printed(*words: object) -> str:
+        command = [sys.executable, "-m", "penstock", "cache", *map(str, words)]
+        environment = {**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+        run = subprocess.run(command, env=environment, capture_output=True, check=True)
+        return run.stdout.decode("ascii")
+
+    assert r"gr\xf6\xdfe" in printed("list", root)
+    assert json.loads(printed("list", root, "--json"))["label"] == "größe"
+    assert "160 tokens" in printed("export", root, key(4).hex(), file)
+    assert "are pinned" in printed("import", other, file)
+    assert r"gr\xf6\xdfe: 160 tokens" in printed("rm", other, key(4).hex()[:8])

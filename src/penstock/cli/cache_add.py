@@ -36,7 +36,7 @@ from penstock.cli.quantity import size
 from penstock.collector import uncollected
 from penstock.config import EngineConfig
 from penstock.errors import PenstockError, RequestError
-from penstock.terminal import harmless
+from penstock.terminal import encodable
 
 COMPUTE_TIMEOUT_S: Final = 3600.0
 _HERE: Final = frozenset({"messages", "tools", "chat_template_kwargs", "model"})
@@ -178,4 +178,4 @@ def _tell(prefix: dict[str, Any], label: str) -> None:
     told = f"{name}: {prefix['tokens']:,} tokens of {prefix['model']}, {size(prefix['bytes'])}"
     before = "under this label" if its else "without a label"
     done = "are pinned" if its == label else f"were pinned before, {before}"
-    print(harmless(f"{told}, {done}", sys.stdout))
+    print(encodable(f"{told}, {done}", sys.stdout))

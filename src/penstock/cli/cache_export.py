@@ -9,10 +9,12 @@ Penstock. Keys and values are not encrypted: whoever reads the file learns of th
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from penstock.cli.cache_places import folder_of
 from penstock.cli.quantity import size
+from penstock.terminal import encodable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,5 +35,6 @@ def run(args: argparse.Namespace) -> int:
     root = folder_of(args.folder)
     (prefix,) = found(root, [args.prefix])
     written = export(root, prefix, args.file, crc32c)
-    print(f"{args.file}: {prefix.tokens:,} tokens of {prefix.model}, {size(written)}")
+    told = f"{args.file}: {prefix.tokens:,} tokens of {prefix.model}, {size(written)}"
+    print(encodable(told, sys.stdout))
     return 0

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from penstock.cli.cache_places import folder_and_limit
-from penstock.terminal import harmless
+from penstock.terminal import encodable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,5 +43,5 @@ def run(args: argparse.Namespace) -> int:
     root, limit = folder_and_limit(args.folder)
     manifest, new = import_prefix(root, limit, args.file, args.label, args.unseen)
     what = f"{manifest.tail.hex()[:12]}: {manifest.tokens:,} tokens of {manifest.about.model}"
-    print(harmless(f"{what} are pinned" if new else f"{what} were pinned before", sys.stdout))
+    print(encodable(f"{what} are pinned" if new else f"{what} were pinned before", sys.stdout))
     return 0

@@ -11,7 +11,7 @@ unless it is pinned. 'cut' are those of which a part has made room.
 from __future__ import annotations
 
 import argparse
-import sys
+import json
 
 from penstock.cli.cache_places import (
     add_place_argument,
@@ -55,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
         found = [each for each in found if each.pinned]
     if args.json:
         for each in found:
-            sys.stdout.write(msgspec.json.encode(each).decode() + "\n")
+            # Escapes in place of what an encoding may not have; the same value.
+            print(json.dumps(msgspec.to_builtins(each), separators=(",", ":")))
         return 0
     if not found:
         print("no prefix is kept there")

@@ -19,7 +19,7 @@ from penstock.errors import ConfigError, PenstockError
 from penstock.kv_disk_config import KvDisk
 from penstock.server_link import ServerLink
 from penstock.server_url import split_server_url
-from penstock.terminal import harmless
+from penstock.terminal import encodable
 
 if TYPE_CHECKING:
     from penstock.kvstore.prefixes import Prefix
@@ -127,4 +127,4 @@ def shown(prefixes: list[Prefix]) -> list[str]:
             f"{each.id[:12]:<12}  {each.model:<{width}}  {each.kind[:8]:<8}  {each.tokens:>9,}  "
             f"{size(each.bytes):>8}  {state:<6}  {used:<14}  {each.label}".rstrip()
         )
-    return [harmless(line, sys.stdout) for line in lines]
+    return [encodable(line, sys.stdout) for line in lines]

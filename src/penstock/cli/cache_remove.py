@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     import msgspec
 
     from penstock.kvstore.prefixes import Prefix, found, remove
-    from penstock.terminal import harmless
+    from penstock.terminal import encodable
 
     if is_server(args.place):
         path = queried("/admin/cache/remove", model=args.model)
@@ -55,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
     for each in gone:
         name = f"{each.id[:12]} {each.label}".rstrip()
         print(
-            harmless(f"{name}: {each.tokens:,} tokens, {size(each.bytes)}, are removed", sys.stdout)
+            encodable(
+                f"{name}: {each.tokens:,} tokens, {size(each.bytes)}, are removed", sys.stdout
+            )
         )
     return 0

@@ -201,8 +201,8 @@ def check_share(size: int, limit: int, pinned: int = 0) -> None:
     if pinned + size > most:
         raise StoreError(
             f"the prefix takes {size:,} bytes, and {pinned:,} of the {most:,} that may be pinned "
-            f"are taken ({PINNED_SHARE:.0%} of the folder's {limit:,}); remove another one, or give "
-            "--kv-disk a larger size"
+            f"are taken ({PINNED_SHARE:.0%} of the folder's {limit:,}); remove another one, or "
+            "give --kv-disk a larger size"
         )
 
 

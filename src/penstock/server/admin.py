@@ -46,6 +46,10 @@ class AbortBody(msgspec.Struct, forbid_unknown_fields=True):
     all: bool = False
 
 
+class NoFields(msgspec.Struct, forbid_unknown_fields=True):
+    """What is asked for needs no fields, and has none."""
+
+
 class LogLevelBody(msgspec.Struct, forbid_unknown_fields=True):
     level: str
 
@@ -126,6 +130,7 @@ class ServerAdmin:
         self._options = options
         self._requests = requests
         self._abort_decoder = BodyDecoder(AbortBody)
+        self._nothing = BodyDecoder(NoFields)
         self._level_decoder = BodyDecoder(LogLevelBody)
 
     def endpoints(self) -> list[Endpoint]:
@@ -165,12 +170,14 @@ class ServerAdmin:
 
     async def drain(self, request: Request) -> Response:
         """Take no more work; what is open goes on."""
+        await self.body(request, self._nothing)
         self._requests.draining = "the server is being drained by its administrator"
         _log.warning("draining: %d requests are open", len(self._requests))
         return _json(Draining(True, len(self._requests)))
 
     async def resume(self, request: Request) -> Response:
         """Take work again after a drain."""
+        await self.body(request, self._nothing)
         if self._requests.stopping:
             raise ApiError(409, "the server is shutting down", code="shutting_down")
         self._requests.draining = None
@@ -236,12 +243,14 @@ class Admin(ServerAdmin):
 
     async def clear_cache(self, request: Request) -> Response:
         """Forget every cached prefix."""
+        await self.body(request, self._nothing)
         await _of_engine(self._engine.llm.reset_prefix_cache())
         _log.warning("the prefix cache was cleared")
         return _json(Cleared(True))
 
     async def check(self, request: Request) -> Response:
         """Check that the engine's bookkeeping is consistent: queues, sequences, blocks."""
+        await self.body(request, self._nothing)
         try:
             await _of_engine(self._engine.llm.check_integrity())
         except PenstockError as error:
