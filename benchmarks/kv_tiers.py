@@ -7,10 +7,12 @@
 Three engines follow one another. The first computes a prompt for each round, and writes its blocks
 through. Each later one begins with an empty pool, and the system forgets the files' pages before
 each prompt (``posix_fadvise``). The second reads the prompts with nothing beside, and is asked each
-once more, which finds it in the pool. The third reads them while another sequence decodes: the
-steps until the last block has come are compared with as many before. ``DIR`` should be empty, and
-on a disk: of a file system in memory nothing can be forgotten. The disk's own speed is that of
-reading the same files from their beginning to their end, by one thread.
+once more, which finds it in the pool. The third reads them while another sequence decodes: that
+one's steps until the last block has come are compared with those before and behind. ``DIR`` should
+be empty, and on a disk: of a file system in memory nothing can be forgotten. The disk's own speed
+is that of reading the same files past the system's cache, by as many threads as the engine has for
+that. The floor is the time of the bytes at that speed, and of the answer that is found in memory:
+looking for the prefix, and one step.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
+from statistics import mean
 
 import msgspec
 
@@ -35,13 +38,20 @@ from penstock.engine.core import EngineCore
 from penstock.errors import ConfigError, EngineDeadError, PenstockError
 from penstock.interface.messages import EngineRequest, SequenceUpdate, TierStats
 from penstock.kv_disk_config import KvDisk
+from penstock.kvstore.file_reader import FileReader
+from penstock.kvstore.read_memory import ReadMemory
+from penstock.kvstore.workers import READERS
 from penstock.sampling.params import SamplingParams
 from penstock.written_file import write_json
 
-CHUNK = 8 << 20
-"""Bytes that the disk's own speed is measured by."""
+CHUNK = 4 << 20
+"""Bytes that a thread reads at once where the disk's own speed is measured."""
 WARM_UP = 16
 """Steps of the sequence that decodes before any counts."""
+ALONE = 24
+"""Steps of that sequence without reading, before and behind."""
+OTHER = 64
+"""Tokens of its prompt."""
 
 
 class Round(msgspec.Struct, kw_only=True):
@@ -53,16 +63,18 @@ class Round(msgspec.Struct, kw_only=True):
     read_bytes: int = 0
     disk_bandwidth: float = 0.0
     """Bytes a second of the disk itself, just before."""
+    disk_beside_s: float = 0.0
+    """While another sequence decodes."""
     step_s: float = 0.0
-    """The median step of another sequence with nothing beside."""
+    """The mean step of that one with nothing beside."""
     step_while_reading_s: float = 0.0
     """The mean of those in which blocks came."""
     steps_while_reading: int = 0
 
     @property
     def floor_s(self) -> float:
-        """The time of the bytes at the disk's own speed, and one step."""
-        return self.read_bytes / self.disk_bandwidth + self.step_s
+        """The time of the bytes at the disk's own speed, and of an answer found in memory."""
+        return self.read_bytes / self.disk_bandwidth + self.memory_s
 
 
 class Engine:
@@ -123,17 +135,31 @@ def forget_pages(folder: Path) -> None:
 
 
 def disk_bandwidth(folder: Path) -> float:
-    """Bytes a second of one thread that reads all files, none of whose pages is in memory."""
+    """Bytes a second of threads that read all files, none of whose pages is in memory."""
     forget_pages(folder)
-    buffer = memoryview(bytearray(CHUNK))
-    total = 0
-    began = time.perf_counter()
-    for path in files(folder):
-        with path.open("rb", buffering=0) as file:
-            while count := file.readinto(buffer):
-                total += count
-    seconds = time.perf_counter() - began
-    forget_pages(folder)
+    memory = ReadMemory()
+
+    def read(reader: FileReader, at: int) -> int:
+        piece = memory.take(CHUNK)
+        reader.read(piece[:CHUNK], at, past_cache=True)
+        memory.give(piece)
+        return CHUNK
+
+    opened = [(path, os.open(path, os.O_RDONLY)) for path in files(folder)]
+    readers = [FileReader(path, fd) for path, fd in opened]
+    pieces = [
+        (reader, at)
+        for reader, (path, _) in zip(readers, opened, strict=True)
+        for at in range(0, path.stat().st_size - CHUNK + 1, CHUNK)
+    ]
+    with ThreadPoolExecutor(READERS) as threads:
+        list(threads.map(lambda _: read(readers[0], 0), range(2 * READERS)))
+        began = time.perf_counter()
+        total = sum(threads.map(lambda piece: read(*piece), pieces))
+        seconds = time.perf_counter() - began
+    for reader, (_, fd) in zip(readers, opened, strict=True):
+        reader.close()
+        os.close(fd)
     return total / seconds
 
 
@@ -146,14 +172,14 @@ def engine(config: EngineConfig) -> Iterator[Engine]:
         core.close()
 
 
-def beside(runner: Engine, prompt: list[int], vocab_size: int, result: Round) -> None:
-    """Read ``prompt`` while another sequence decodes, and time that one's steps."""
-    result.step_while_reading_s = result.step_s = 0.0
-    decoding = runner.add([1 + i * 31 % (vocab_size - 1) for i in range(64)], len(prompt))
+def beside(runner: Engine, prompt: list[int], other: list[int], result: Round) -> None:
+    """Read ``prompt`` while another sequence goes on from ``other``, and time that one's steps."""
+    decoding = runner.add(other, len(prompt))
     for _ in range(WARM_UP):
         runner.step()
-    before = [timed(runner)[0] for _ in range(WARM_UP)]
+    alone = [timed(runner)[0] for _ in range(ALONE)]
     read = runner.tier.read_bytes
+    began = time.perf_counter()
     fetched = runner.add(prompt, 1)
     while_reading: list[float] = []
     while True:
@@ -161,11 +187,13 @@ def beside(runner: Engine, prompt: list[int], vocab_size: int, result: Round) ->
         if any(update.request_id == fetched for update in updates):
             break  # this step has computed its last tokens
         while_reading.append(seconds)
+    result.disk_beside_s = time.perf_counter() - began
+    alone += [timed(runner)[0] for _ in range(ALONE)]
     runner.core.abort([decoding])
     runner.step()
     if runner.tier.read_bytes == read:
         raise ConfigError("nothing was read from disk: the round says nothing")
-    result.step_s = median(before)
+    result.step_s = mean(alone)
     result.steps_while_reading = len(while_reading)
     result.step_while_reading_s = sum(while_reading) / max(len(while_reading), 1)
 
@@ -192,9 +220,11 @@ def measure(
             result.read_bytes = runner.tier.read_bytes - read
             result.memory_s = runner.first_token_s(prompt)
     with engine(config) as runner:
-        for prompt, result in zip(prompts, results, strict=True):
+        for round, (prompt, result) in enumerate(zip(prompts, results, strict=True)):
             forget_pages(folder)
-            beside(runner, prompt, vocab_size, result)
+            # New in each round: of what is computed the engine knows how long that takes.
+            other = [1 + (i * 31 + round * 7) % (vocab_size - 1) for i in range(OTHER)]
+            beside(runner, prompt, other, result)
     return results
 
 
@@ -237,7 +267,7 @@ def main() -> int:
     print_table([*machine_rows(machine), ("KV cache", engine_plan.config.kv_cache_dtype)])
     print(
         "\ncomputed s  disk s  memory s  faster: disk  memory    MB  disk GB/s  x floor  "
-        "step ms  while reading"
+        "beside s  step ms  while reading"
     )
     for each in rounds:
         slower = each.step_while_reading_s / each.step_s - 1
@@ -245,7 +275,8 @@ def main() -> int:
             f"{each.computed_s:>10.2f} {each.disk_s:>7.3f} {each.memory_s:>9.3f} "
             f"{each.computed_s / each.disk_s:>12.1f}x {each.computed_s / each.memory_s:>6.1f}x "
             f"{each.read_bytes / 1e6:>6.0f} {each.disk_bandwidth / 1e9:>9.2f} "
-            f"{each.disk_s / each.floor_s:>8.2f} {each.step_s * 1e3:>8.1f} "
+            f"{each.disk_s / each.floor_s:>8.2f} {each.disk_beside_s:>9.3f} "
+            f"{each.step_s * 1e3:>8.1f} "
             f"{slower:>+10.1%} of {each.steps_while_reading}"
         )
     if args.json:

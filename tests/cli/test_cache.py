@@ -23,6 +23,7 @@ from penstock.api import LLM
 from penstock.backends.checksum import crc32c
 from penstock.cli.cache_places import folder_and_limit
 from penstock.cli.main import main
+from penstock.kvstore.blocks import NewBlock
 from penstock.kvstore.holdings import Holdings
 from penstock.kvstore.prefixes import pin
 from penstock.sampling.params import SamplingParams
@@ -42,6 +43,11 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     assert main(["cache", *words]) == code, capsys.readouterr().err
     printed = capsys.readouterr()
     return printed.out if code == 0 else printed.err
+
+
+def sound_chain() -> list[NewBlock]:
+    """A prefix of five blocks, with the checksums that the engine gives them."""
+    return [each._replace(checksum=crc32c(each.data)) for each in chain(0, 5)]
 
 
 def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
@@ -284,7 +290,7 @@ def test_sizes_of_folders_do_not_shrink_by_a_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = of_kind(tmp_path / "kv", 1 << 20)
-    store.write(chain(0, 5))
+    store.write(sound_chain())
     store.close()
     path, folder = str(tmp_path / "file"), tmp_path / "kv"
     said(capsys, "export", str(folder), key(4).hex(), path)
@@ -304,7 +310,7 @@ def test_names_are_shown_on_a_terminal_without_their_characters(tmp_path: Path) 
     """As escapes, by each command that shows one."""
     root, file = tmp_path / "kv", tmp_path / "file"
     store = of_kind(root)
-    store.write([each._replace(checksum=crc32c(each.data)) for each in chain(0, 5)])
+    store.write(sound_chain())
     store.close()
     folder = place_of_kind(root)
     pin(folder, Holdings(folder.path), [key(n) for n in range(5)], "größe", crc32c)

@@ -7,6 +7,7 @@ changes everything after it. The vocabulary is the 256 bytes and a few special t
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
@@ -318,6 +319,18 @@ def load(config: EngineConfig, startup: Startup) -> LoadedCore:
     )
     core.lengths = facts.lengths
     return LoadedCore(core, facts)
+
+
+def load_logging(config: EngineConfig, startup: Startup) -> LoadedCore:
+    """What it logs is of a name that a file system may have, and of a failure."""
+    log = logging.getLogger("penstock.kvstore")
+    log.info("nobody asked for this")
+    log.warning("no blocks are kept in %s", os.fsdecode(b"a folder\xff"))
+    try:
+        raise OSError("the disk is gone")
+    except OSError:
+        log.exception("a block was lost")
+    return load(config, startup)
 
 
 def load_fails(config: EngineConfig, startup: Startup) -> LoadedCore:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from penstock.backends.backend import Backend, BackendChoice, Obstacle
 from penstock.backends.cpu.backend import CpuBackend
@@ -14,6 +14,9 @@ from penstock.config import BackendName
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware, with_gpu
 from penstock.interface.automaton import Automaton
+
+if TYPE_CHECKING:
+    from penstock.interface.blocks import Bytes
 
 BACKENDS: Mapping[str, Backend] = MappingProxyType(
     {each.name: each for each in (CudaBackend(), CpuBackend(), ReferenceBackend())}
@@ -44,6 +47,13 @@ def native_automaton() -> type[Automaton] | None:
         return native.load().SuffixAutomaton
     except ConfigError:
         return None
+
+
+def block_checksum(content: Bytes) -> int:
+    """The checksum of a block of a KV cache (``interface/blocks.py``)."""
+    from penstock.backends.checksum import crc32c
+
+    return crc32c(content)
 
 
 def looked_for(asked: BackendName, hardware: Hardware) -> Hardware:

@@ -130,8 +130,8 @@ def _by_server(args: argparse.Namespace, prompt: str | dict[str, Any]) -> int:
 def _here(args: argparse.Namespace, prompt: str | dict[str, Any]) -> int:
     config = msgspec.structs.asdict(engine_config(args))
     with uncollected():
-        from penstock.backends.checksum import crc32c
         from penstock.cli.load import loaded
+        from penstock.engine.block_checksum import block_checksum
         from penstock.engine.prompt_keys import prompt_keys
         from penstock.kvstore.pinning import pin_computed
         from penstock.sampling.params import SamplingParams
@@ -158,7 +158,7 @@ def _here(args: argparse.Namespace, prompt: str | dict[str, Any]) -> int:
             raise PenstockError(output.error)
         keys = prompt_keys(output.prompt_token_ids)
     # What was still to be written is on disk now.
-    _tell(msgspec.to_builtins(pin_computed(place, keys, args.label, crc32c)), args.label)
+    _tell(msgspec.to_builtins(pin_computed(place, keys, args.label, block_checksum)), args.label)
     return 0
 
 

@@ -28,13 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from penstock.backends.checksum import crc32c
+    from penstock.engine.block_checksum import block_checksum
     from penstock.kvstore.parcel import export
     from penstock.kvstore.prefixes import found
 
     root = folder_of(args.folder)
     (prefix,) = found(root, [args.prefix])
-    written = export(root, prefix, args.file, crc32c)
+    written = export(root, prefix, args.file, block_checksum)
     told = f"{args.file}: {prefix.tokens:,} tokens of {prefix.model}, {size(written)}"
     print(encodable(told, sys.stdout))
     return 0

@@ -140,7 +140,7 @@ def import_prefix(
             if not unseen and not kind_folder(root, digest).is_dir():
                 raise StoreError(_unknown(root, about, path))
             if not root.exists():  # nor will it, if it would be too small
-                layout = layout_of(about, len(manifest.blocks))
+                layout = layout_of(about, len(manifest.blocks), digest)
                 check_share(layout.total_bytes, limit)
             shown = msgspec.json.format(msgspec.json.encode(about), indent=2)
             was_there = kind_folder(root, digest).is_dir()

@@ -101,7 +101,7 @@ def pin_blocks(
     check_label(label)
     second = int(time.time() if now is None else now)
     facts = PinAbout(label=label, tokens=places * BLOCK_SIZE, made_at=second)
-    layout = layout_of(about, count)
+    layout = layout_of(about, count, folder.digest)
 
     def fill(segment: Segment) -> None:
         slot, batch = 0, []
@@ -121,9 +121,9 @@ def pin_blocks(
     return folder.pin(tail, layout, msgspec.json.encode(facts), fill)
 
 
-def layout_of(about: KindAbout, count: int) -> SegmentLayout:
+def layout_of(about: KindAbout, count: int, digest: bytes) -> SegmentLayout:
     """Where things are in the file of a pinned prefix of so many blocks."""
-    return SegmentLayout(about.digest(), count, pages(max(about.group_bytes)))
+    return SegmentLayout(digest, count, pages(max(about.group_bytes)))
 
 
 def found(root: Path, names: Sequence[str]) -> list[Prefix]:

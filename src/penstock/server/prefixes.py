@@ -15,7 +15,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.backends.checksum import crc32c
+from penstock.engine.block_checksum import block_checksum
 from penstock.engine.prompt_keys import prompt_keys
 from penstock.errors import RequestError, StoreError
 from penstock.interface.messages import EngineRequest
@@ -169,7 +169,7 @@ class PinnedPrefixes:
                 if output.error is not None:
                     raise RequestError(output.error)
         keys = prompt_keys(longest, salt, adapter)
-        return await _on_disk(lambda: pin_computed(place, keys, label, crc32c))
+        return await _on_disk(lambda: pin_computed(place, keys, label, block_checksum))
 
     def _place(self) -> BlockPlace:
         place = self._engine.model.block_place

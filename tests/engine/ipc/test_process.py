@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 
+import pytest
 from support.engine_processes import engine, request, run
 from support.fake_core import VOCAB, completion
 from support.waiting import PATIENCE_S
@@ -120,3 +121,19 @@ def test_abort_stops_a_request_while_others_run() -> None:
             assert (await process.stats()).running == 0
 
     run(main())
+
+
+def test_what_the_engine_logs_is_in_the_log_of_the_front_end(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> None:
+        async with engine("support.fake_core:load_logging"):
+            pass
+
+    run(main())
+    records = [each for each in caplog.records if each.name == "penstock.kvstore"]
+    assert [each.levelname for each in records] == ["WARNING", "ERROR"]
+    assert records[0].getMessage() == "no blocks are kept in a folder\\udcff"
+    assert "a block was lost\nTraceback" in records[1].getMessage()
+    assert "OSError: the disk is gone" in records[1].getMessage()
+    assert "blocks" not in capfd.readouterr().err

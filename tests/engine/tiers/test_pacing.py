@@ -116,7 +116,9 @@ class Engine:
         self.costs = ReadingCosts()
         self.costs.rate.add(1.0, token_s)
         blocks = CachedBlocks(self.cache, self.memory)
-        self.restoring = Restoring(self.cache, blocks, self.disk, self.costs, self.clock)
+        self.restoring = Restoring(
+            self.cache, blocks, self.disk, self.costs, self.clock, self.clock
+        )
         self.waiting: list[SequenceState] = []
         self.aside: list[SequenceState] = []
         self.turn_at: dict[SequenceState, float] = {}
@@ -183,7 +185,7 @@ def test_others_steps_come_first_at_first(
     calm = engine.costs.calm_s(BLOCK_SIZE)  # of a block, the least
     for length in lengths:
         engine.add(length)
-    piece_s, taken, steps = 4 * put_s, 0.0, 0
+    piece_s, taken, steps = 8 * put_s, 0.0, 0
     while engine.clock.now < calm and len(engine.started_at) < len(lengths):
         taken += engine.step(step_s, running)
         steps += 1
@@ -237,7 +239,7 @@ def test_what_comes_while_nothing_runs_is_put_at_once(
         engine.step(wait_s, 0)
     # The disk never waits for what is put, nor that for the disk's next block.
     slower = max(read_s, put_s) * length
-    assert engine.clock.now <= slower + 8 * (read_s + put_s) + 3 * wait_s
+    assert engine.clock.now <= slower + 16 * (read_s + put_s) + 3 * wait_s
     prefix = engine.cache.lookup(sequence.table, sequence.token_ids, len(sequence.token_ids) - 1)
     assert prefix.num_tokens == length * BLOCK_SIZE
 

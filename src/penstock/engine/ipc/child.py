@@ -30,6 +30,7 @@ from functools import partial  # noqa: E402
 from penstock.collector import uncollected  # noqa: E402
 from penstock.config import EngineConfig, ResolvedConfig  # noqa: E402
 from penstock.demo_model import is_demo_model  # noqa: E402
+from penstock.engine.ipc.log_lines import logging_to  # noqa: E402
 from penstock.engine.ipc.startup import Ledger  # noqa: E402
 from penstock.engine.ipc.step_meter import StepMeter  # noqa: E402
 from penstock.engine.ipc.wire import (  # noqa: E402
@@ -363,7 +364,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with socket.socket(fileno=options.fd) as sock:
         frames = FrameSocket(sock)
         try:
-            return _run(frames, options.core)
+            with logging_to(frames):
+                return _run(frames, options.core)
         except PenstockError as error:
             fatal = Fatal(type(error).__name__, str(error))
         except (BrokenPipeError, ConnectionResetError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import subprocess
 import time
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from penstock.engine.ipc.wire import (
     LoadAdapter,
     Loading,
     Located,
+    Logged,
     Ready,
     Refused,
     ResetCache,
@@ -224,6 +226,8 @@ class EngineProcess(asyncio.Protocol):
                     waiter.set_result(message)
             case Beat():
                 self.step_s = message.step_s
+            case Logged():
+                logging.getLogger(message.logger).log(message.level, "%s", message.text)
             case Located():
                 self._listener.located(message.tokenizer_path)
             case Loading():

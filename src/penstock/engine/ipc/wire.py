@@ -188,6 +188,14 @@ class Beat(msgspec.Struct, tag="beat", frozen=True):
     step_s: float  # for how long the engine has been in its present step; 0 between steps
 
 
+class Logged(msgspec.Struct, tag="logged", frozen=True):
+    """A line of the engine's log, for that of the front end."""
+
+    level: int
+    logger: str
+    text: str
+
+
 class Fatal(msgspec.Struct, tag="fatal", frozen=True):
     """The engine's process ends now. ``kind`` names the error's class in penstock.errors."""
 
@@ -218,6 +226,7 @@ FromEngine = (
     | AdapterReply
     | Done
     | Beat
+    | Logged
     | Fatal
 )
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Final
 
 from penstock.cache.prefix import Key
 from penstock.kvstore.workers import Piece, Wanted
 from penstock.scheduler.sequence import SequenceState
+
+_MOST_DOUBLINGS: Final = 20
 
 
 @dataclass(eq=False)
@@ -25,7 +28,7 @@ class Fetch:
     """Those of its bytes that have not come."""
     began: float
     calm_s: float
-    """For how long others' steps come first, once its turn has come."""
+    """For how long others' steps come first, once its turn has come; more than 0."""
     patience_s: float
     """For how long it waits for its blocks then."""
     unasked: deque[Wanted] = field(default_factory=deque)
@@ -61,9 +64,12 @@ class Fetch:
         if self.turn_at is None:
             self.turn_at = now
 
-    def is_late(self, now: float) -> bool:
-        """Whether it has waited so long that others' steps come first no more."""
-        return self.turn_at is not None and now >= self.turn_at + self.calm_s
+    def haste(self, now: float) -> float:
+        """By how many times more of others' steps it may take than at first: twice as much with
+        each ``calm_s`` that it has waited beyond the first."""
+        if self.turn_at is None:
+            return 1.0
+        return float(2.0 ** min(max((now - self.turn_at) / self.calm_s - 1, 0.0), _MOST_DOUBLINGS))
 
     def is_over(self, now: float) -> bool:
         """Whether computing would be as good by now."""

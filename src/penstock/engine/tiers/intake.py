@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -24,11 +25,20 @@ class Intake:
     """Asks the disk for blocks, and puts them into the cache.
 
     While sequences run, both go at a :class:`Pace` of which their steps take little notice; while
-    none does, or a sequence has waited long enough for its turn, as fast as can be. Blocks are put
-    as far as free ones are not wanted by those that run.
+    none does, or computing would be as good by now, as fast as can be. Blocks are put as far as
+    free ones are not wanted by those that run.
     """
 
-    def __init__(self, blocks: CachedBlocks, disk: Disk, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        blocks: CachedBlocks,
+        disk: Disk,
+        now: Callable[[], float],
+        busy: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """``busy``: seconds that the calling thread has computed. What others take of its core
+        meanwhile is not what putting costs."""
+        self._busy = busy
         self._blocks = blocks
         self._disk = disk
         self._now = now
@@ -40,12 +50,11 @@ class Intake:
 
     def is_free(self, fetch: Fetch, now: float) -> bool:
         """Whether no step has to be regarded in what is done for a sequence."""
-        return self.running == 0 or fetch.is_late(now)
+        return self.running == 0 or fetch.is_over(now)
 
     def waits_calmly(self, fetch: Fetch) -> bool:
         """Whether the steps of others come before what is still to be put for a sequence."""
-        now = self._now()
-        return not (self.is_free(fetch, now) or fetch.lacks_room or fetch.is_over(now))
+        return not (self.is_free(fetch, self._now()) or fetch.lacks_room)
 
     def give_up(self, fetch: Fetch) -> None:
         """Wait for nothing more; what has come is of use."""
@@ -123,7 +132,7 @@ class Intake:
 
     def _put_piece(self, fetch: Fetch) -> int:
         """Put the blocks into the cache that have come first; returns how many those are."""
-        began, piece = self._now(), fetch.staged.popleft()
+        began, piece = self._busy(), fetch.staged.popleft()
         wanted, count = piece.wanted, piece.found
         keys = list(wanted.keys[:count])
         try:
@@ -136,7 +145,7 @@ class Intake:
         fetch.adopted += count
         if self._whole and wanted.group == self._whole[0]:
             fetch.restored += count
-        self.pace.spend(self._now() - began)
+        self.pace.spend(self._busy() - began)
         return count
 
     def _put_whole_ones(self, keys: list[Key], group: int, content: BlockBytes) -> int:

@@ -4,8 +4,8 @@ What is read for a sequence and put into the cache takes time of the cores that 
 steps: on the machine of docs/kv-tiers.md some 50 ms for 267 MB. If all of that came between two
 steps of 50 ms, others would wait twice as long for a token. So a step *earns* a share of its time,
 which reading and putting *spend*. The sequence whose blocks come waits longer than it had to, but
-briefly beside the time of computing them; once it has waited for a part of that
-(``ReadingCosts.calm_s``), it is served as fast as can be.
+briefly beside the time of computing them. Once it has waited for a part of that
+(``ReadingCosts.calm_s``), the share grows, so that it comes to an end.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ class Pace:
         steps earn it."""
         return self._left > 0
 
-    def earn(self, seconds: float) -> None:
-        """A step took so long. What the one before has earned and nobody spent is lost."""
-        self._left = min(self._left, 0.0) + SHARE * seconds
+    def earn(self, seconds: float, haste: float = 1.0) -> None:
+        """A step took so long, of which ``haste`` times :data:`SHARE` may be spent, or all of it
+        where that is less. What the step before has earned and nobody spent is lost."""
+        self._left = min(self._left, 0.0) + min(SHARE * haste, 1.0) * seconds
 
     def spend(self, seconds: float) -> None:
         """The next step begins so much later."""

@@ -12,7 +12,7 @@ from penstock.engine.tiers.disk import Disk
 from penstock.kvstore.workers import Wanted
 from penstock.scheduler.sequence import SequenceState
 
-PIECE_BYTES: Final = 4 << 20
+PIECE_BYTES: Final = 8 << 20
 """About as many bytes are read, and put into the cache, at once."""
 
 

@@ -39,7 +39,9 @@ class Restoring:
         disk: Disk,
         costs: ReadingCosts,
         now: Callable[[], float] = time.perf_counter,
+        busy: Callable[[], float] = time.thread_time,
     ) -> None:
+        """``busy``: as for :class:`Intake`."""
         self._cache = cache
         self._blocks = blocks
         self._disk = disk
@@ -48,7 +50,7 @@ class Restoring:
         self._search = PrefixSearch(cache, blocks, disk)
         self._fetches: dict[SequenceState, Fetch] = {}
         self._by_number: dict[int, Fetch] = {}
-        self._intake = Intake(blocks, disk, now)
+        self._intake = Intake(blocks, disk, now, busy)
         self._looked: Slot[Look] = Slot()
         self._losses: Slot[int] = Slot()
         """How often it was looked for again."""
@@ -144,7 +146,9 @@ class Restoring:
 
     def stepped(self, seconds: float) -> None:
         """A step took so long."""
-        self._intake.pace.earn(seconds)
+        now = self._now() if self._fetches else 0.0
+        haste = max((fetch.haste(now) for fetch in self._fetches.values()), default=1.0)
+        self._intake.pace.earn(seconds, haste)
 
     def reset(self) -> None:
         """Forget what is being read: it was computed before something changed."""

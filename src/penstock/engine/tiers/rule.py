@@ -22,7 +22,7 @@ PATIENCE: Final = 1.5
 times; then they are computed."""
 LEAST_PATIENCE_S: Final = 0.25
 CALM: Final = 0.125
-"""So large a part of that time, others' steps come first: then it is served as fast as can be."""
+"""So large a part of that time, others' steps come first; then the longer the less."""
 CALM_UNKNOWN_S: Final = 2.5
 """The same while nothing was computed, beside a patience of 10 s."""
 
@@ -57,4 +57,4 @@ class ReadingCosts:
     def calm_s(self, tokens: int) -> float:
         """Seconds of these in which its blocks come so slowly that others' steps take hardly
         longer."""
-        return CALM * self.computing_s(tokens) if self.rate.known else CALM_UNKNOWN_S
+        return max(CALM * self.computing_s(tokens), 1e-6) if self.rate.known else CALM_UNKNOWN_S
