@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 from penstock.interface.blocks import Bytes
+from penstock.kvstore.cached_pages import CachedPages
 from penstock.kvstore.layout import PAGE
 
 
@@ -29,6 +30,7 @@ class FileReader:
         self._direct: int | None = None
         """A descriptor that reads past the cache: None before it was asked for, and the file's own
         where there is none such."""
+        self._cached = CachedPages(fd)
 
     def read(self, memory: Bytes, at: int, past_cache: bool) -> bool:
         """Fill ``memory`` with what is at ``at`` in the file; returns whether that is so much.
@@ -54,6 +56,7 @@ class FileReader:
 
     def close(self) -> None:
         """Close what was opened here."""
+        self._cached.close()
         if self._direct is not None and self._direct != self._fd:
             os.close(self._direct)
         self._direct = self._fd
@@ -61,10 +64,10 @@ class FileReader:
     def _read_cached(self, left: memoryview, at: int) -> int:
         """Read what the system has in memory, up to the first page that it lacks; returns how many
         bytes, whole pages."""
-        try:
-            done = os.preadv(self._fd, [left], at, os.RWF_NOWAIT)
-        except OSError:  # it has not the first page, or cannot tell
+        size = self._cached.bytes_at(at, len(left))
+        if size == 0:
             return 0
+        done = os.preadv(self._fd, [left[:size]], at)
         return done - done % PAGE
 
     def _read_past(self, left: memoryview, at: int) -> int:
