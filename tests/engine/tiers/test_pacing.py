@@ -244,6 +244,19 @@ def test_what_comes_while_nothing_runs_is_put_at_once(
     assert prefix.num_tokens == length * BLOCK_SIZE
 
 
+def test_what_was_done_while_nothing_ran_is_no_debt_of_later_steps() -> None:
+    engine = Engine(1e-3, 1e-3, token_s=1.0)
+    first = engine.add(200)
+    while first not in engine.started_at:
+        engine.step(1e-3, 0)
+    second = engine.add(30)
+    for _ in range(4):
+        engine.step(0.05, 1)
+    assert engine.memory.put_s > 0.2, "nothing was put beside the steps"
+    engine.restoring.reset()
+    assert second not in engine.started_at
+
+
 def test_a_sequence_that_has_no_room_beside_others_waits_in_line() -> None:
     """Not aside, where nothing would bring it back."""
     engine = Engine(1e-3, 1e-3, token_s=1.0, num_blocks=20)

@@ -91,7 +91,8 @@ class Intake:
                     break
                 wanted = fetch.unasked.popleft()
                 size = self.size(wanted)
-                self.pace.ask(size)
+                if not is_free:
+                    self.pace.ask(size)
                 own += size
                 ahead += size
                 in_flight += size
@@ -118,7 +119,10 @@ class Intake:
                 fetch.lacks_room = lacks_room and has_turn
                 if lacks_room:
                     break
+                began = self._busy()
                 room -= self._put_piece(fetch)
+                if not is_free:
+                    self.pace.spend(self._busy() - began)
 
     def put_all(self, fetch: Fetch) -> None:
         self._renew(fetch)
@@ -132,7 +136,7 @@ class Intake:
 
     def _put_piece(self, fetch: Fetch) -> int:
         """Put the blocks into the cache that have come first; returns how many those are."""
-        began, piece = self._busy(), fetch.staged.popleft()
+        piece = fetch.staged.popleft()
         wanted, count = piece.wanted, piece.found
         keys = list(wanted.keys[:count])
         try:
@@ -145,7 +149,6 @@ class Intake:
         fetch.adopted += count
         if self._whole and wanted.group == self._whole[0]:
             fetch.restored += count
-        self.pace.spend(self._busy() - began)
         return count
 
     def _put_whole_ones(self, keys: list[Key], group: int, content: BlockBytes) -> int:
