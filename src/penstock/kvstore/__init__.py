@@ -10,6 +10,9 @@ The package knows bytes and files, no models, no caches and no engines. From the
     UseNotes      use_notes.py   when blocks were used, until the segments have it
     StoreFolder   folder.py      the directory that engines share: its limit, and who gives way
     Segment       segment.py     one file of slots of equal size, and the table of what is in them
+    FileReader    file_reader.py reads it by way of the system's cache (CachedPages), or past it
+    ReadMemory    read_memory.py what it is read into
+    DiskSpeed     disk_speed.py  by which of both ways a disk is read
                   layout.py      the bytes of a segment
     NewBlock      blocks.py      a block to write, and its entry
     BlockCipher   cipher.py      blocks that are encrypted on disk

@@ -34,7 +34,7 @@ class ReadMemory:
         return sum(map(len, self._free))
 
     def take(self, size: int) -> Bytes:
-        """At least ``size`` bytes, of any content."""
+        """Memory of at least ``size`` bytes, of any content."""
         with self._mutex:
             for i in reversed(range(len(self._free))):  # the last one may be in a core's cache yet
                 if len(self._free[i]) >= size:

@@ -28,9 +28,9 @@ class Fetch:
     """Those of its bytes that have not come."""
     began: float
     calm_s: float
-    """For how long others' steps come first, once its turn has come; more than 0."""
+    """Seconds for which others' steps come first, once its turn has come; more than 0."""
     patience_s: float
-    """For how long it waits for its blocks then."""
+    """Seconds for which it waits for its blocks then."""
     unasked: deque[Wanted] = field(default_factory=deque)
     """What the disk was not asked for yet."""
     in_flight: int = 0
@@ -65,8 +65,8 @@ class Fetch:
             self.turn_at = now
 
     def haste(self, now: float) -> float:
-        """By how many times more of others' steps it may take than at first: twice as much with
-        each ``calm_s`` that it has waited beyond the first."""
+        """How many times as much of others' steps it may take as at first: twice as much with each
+        ``calm_s`` that it has waited beyond the first."""
         if self.turn_at is None:
             return 1.0
         return float(2.0 ** min(max((now - self.turn_at) / self.calm_s - 1, 0.0), _MOST_DOUBLINGS))
