@@ -38,7 +38,7 @@ class FileReader:
         ``past_cache``: only what is in the system's cache comes from there. ``memory`` begins with
         a page then, and it and ``at`` are whole pages.
         """
-        left = memoryview(memory)
+        left = memory.data
         if past_cache:
             done = self._read_cached(left, at)
             left, at = left[done:], at + done
