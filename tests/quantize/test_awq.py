@@ -11,7 +11,7 @@ from support.checkpoints import tiny_checkpoint
 from support.quantized_checkpoints import logits
 
 from penstock.backends.registry import backend
-from penstock.quantize.awq import CLIPS, POWERS, clipped_fit, scale_factors
+from penstock.quantize.awq import POWERS, clipped_fit, scale_factors
 from penstock.quantize.forms.integers import STORAGES, Integers, StoredIntegers
 from penstock.quantize.grid import IntegerGrid
 from penstock.quantize.hessian import Hessian
@@ -21,6 +21,7 @@ from penstock.quantize.quantization import Quantization
 from penstock.quantize.run import quantize
 from penstock.quantize.samples import Samples
 from penstock.quantize.source import SourceModel
+from penstock.quantize.spans import PARTS
 from penstock.weights.safetensors import open_folder
 
 Floats = np.ndarray[Any, Any]
@@ -80,7 +81,7 @@ def test_each_group_has_the_span_with_which_it_loses_least(symmetric: bool) -> N
             own = grouped[row, group]
             seen = x[:, group * 32 : (group + 1) * 32].astype(np.float64)
             found: dict[float, tuple[float, float]] = {}
-            for part in CLIPS:
+            for part in PARTS:
                 scale, zero = grid.fit(own * np.float32(part))
                 error = grid.nearest(own, scale, zero) - own
                 found[part] = float(np.square(seen @ error).sum()), float(scale)

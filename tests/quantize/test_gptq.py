@@ -13,6 +13,7 @@ from penstock.quantize.gptq import Order, gptq
 from penstock.quantize.grid import IntegerGrid, IntegerMatrix
 from penstock.quantize.hessian import Hessian
 from penstock.quantize.methods import Gptq
+from penstock.quantize.spans import PARTS
 
 Floats = np.ndarray[Any, Any]
 N, K = 24, 192
@@ -39,6 +40,18 @@ def loss(made: IntegerMatrix, matrix: Floats, x: Floats) -> float:
     return float((outputs**2).sum())
 
 
+def fitted(group: Floats, lost: Floats, grid: IntegerGrid) -> tuple[Floats, Floats]:
+    """Scales and zeros ``[n]`` of a group ``[n, columns]``, row by row: of all spans that are
+    tried, the one with the least sum of squared errors times ``lost``."""
+    scales, zeros = np.empty(len(group), np.float32), np.empty(len(group), np.int32)
+    for row, values in enumerate(group):
+        fits = [grid.fit(values * np.float32(part)) for part in PARTS]
+        errors = [grid.nearest(values, *map(np.asarray, fit)) - values for fit in fits]
+        best = int(np.argmin([(each.astype(np.float64) ** 2) @ lost for each in errors]))
+        scales[row], zeros[row] = fits[best]
+    return scales, zeros
+
+
 def reference(matrix: Floats, x: Floats, grid: IntegerGrid, order: Order, damping: float) -> Floats:
     """Optimal brain surgery as it is defined: after each column, the inverse of the Hessian of the
     columns that are left is computed anew. float64 ``[n, k]``."""
@@ -49,16 +62,22 @@ def reference(matrix: Floats, x: Floats, grid: IntegerGrid, order: Order, dampin
     hessian[np.diag_indices(k)] += damping * np.diagonal(hessian).mean()
     left = matrix.astype(np.float64)
     result = np.empty_like(left)
+    # What columns behind cannot make up for of an error of each, once those before are rounded.
+    lost = np.array(
+        [1 / np.linalg.inv(hessian[np.ix_(places[i:], places[i:])])[0, 0] for i in range(k)]
+    )
+    of_columns = lost[np.argsort(places)]
     fits: dict[int, tuple[Floats, Floats]] = {}
     if order == "static":
         for group in range(k // size):
-            own = matrix[:, group * size : (group + 1) * size]
-            fits[group] = grid.fit(own)
+            own = slice(group * size, (group + 1) * size)
+            fits[group] = fitted(matrix[:, own], of_columns[own], grid)
     for i, column in enumerate(places):
         ahead = places[i:]
         group = int(column) // size if order == "static" else i // size
         if group not in fits:
-            fits[group] = grid.fit(left[:, places[i : i + size]].astype(np.float32))
+            own = left[:, places[i : i + size]].astype(np.float32)
+            fits[group] = fitted(own, lost[i : i + size], grid)
         scale, zero = fits[group]
         code = np.clip(np.round(left[:, column] / scale) + zero, 0, grid.highest)
         result[:, column] = (code - zero) * scale

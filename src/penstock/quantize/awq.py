@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 
 from penstock.quantize.grid import F32, IntegerGrid
 from penstock.quantize.hessian import Hessian
+from penstock.quantize.spans import searched_fit
 
 POWERS: Final = 20
 """Powers from 0 to 1 that are tried: steps of a twentieth."""
 _ROWS: Final = 512
 """Rows of each matrix whose errors decide the power, evenly apart: more change nothing that
 matters, and products of all rows are most of the time."""
-CLIPS: Final = tuple(1 - 0.05 * step for step in range(11))
-"""Parts of its span that are tried for a group, the largest first."""
 
 
 def scale_factors(matrices: Sequence[F32], grid: IntegerGrid, hessian: Hessian) -> F32 | None:
@@ -67,21 +66,11 @@ def clipped_fit(grouped: F32, grid: IntegerGrid, hessian: F32) -> tuple[F32, NDA
     blocks = np.stack(
         [hessian[g * size : (g + 1) * size, g * size : (g + 1) * size] for g in range(groups)]
     )
-    scales, zeros = grid.fit(grouped)
-    smallest = _block_losses(grouped, scales, zeros, grid, blocks)
-    for part in CLIPS[1:]:
-        own_scales, own_zeros = grid.fit(grouped * np.float32(part))
-        losses = _block_losses(grouped, own_scales, own_zeros, grid, blocks)
-        better = losses < smallest
-        scales[better], zeros[better] = own_scales[better], own_zeros[better]
-        smallest[better] = losses[better]
-    return scales, zeros
 
+    def losses(errors: F32) -> F32:
+        """``[n, groups]``: the squared error of outputs by each group alone."""
+        errors = errors.transpose(1, 0, 2)
+        lost: F32 = np.einsum("gns,gns->ng", errors @ blocks, errors)
+        return lost
 
-def _block_losses(
-    grouped: F32, scales: F32, zeros: NDArray[np.int32], grid: IntegerGrid, blocks: F32
-) -> F32:
-    """``[n, groups]``: the squared error of outputs by each group alone."""
-    errors = (grid.nearest(grouped, scales, zeros) - grouped).transpose(1, 0, 2)
-    losses: F32 = np.einsum("gns,gns->ng", errors @ blocks, errors)
-    return losses
+    return searched_fit(grouped, grid, losses)

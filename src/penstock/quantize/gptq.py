@@ -4,7 +4,9 @@ Frantar et al., GPTQ: Accurate Post-Training Quantization for Generative Pre-tra
 2022 (arXiv 2210.17323). H is the Hessian of the squared error of the outputs (``hessian.py``), and
 U the upper triangle of which ``inv(H) = U.T @ U``. The error of column i, divided by ``U[i, i]``,
 is taken from each column j behind it ``U[i, j]`` times: of all changes of these, the one that
-leaves the least error of outputs.
+leaves the least error of outputs, which is the error's square divided by that of ``U[i, i]``. By
+these losses the codes of each group are fitted to a part of what its weights span (``spans.py``),
+which the paper does not do: with all of it, a few large weights make coarse steps for all others.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.quantize.grid import F32, IntegerGrid, IntegerMatrix
+from penstock.quantize.spans import searched_fit
 
 Order = Literal["static", "group", "none"]
 """The order in which columns are rounded. "static" and "group": those that multiply the largest
@@ -54,8 +57,13 @@ def gptq(
     codes = np.empty((k, n), np.uint8)
     scales = np.empty((n, groups), np.float32)
     zeros = np.empty((n, groups), np.int32)
+    lost: F32 = 1 / np.square(np.diagonal(upper))
     if order == "static":
-        scales[:], zeros[:] = grid.fit(weights.reshape(n, groups, size))
+        # Columns change before they are rounded, which is not known yet.
+        of_columns = np.empty_like(lost)
+        of_columns[places] = lost
+        fit = _fitted(weights.reshape(n, groups, size), grid, of_columns.reshape(groups, size))
+        scales[:], zeros[:] = fit
     for first in range(0, k, _BLOCK):
         end = min(first + _BLOCK, k)
         errors = np.empty((end - first, n), np.float32)
@@ -69,7 +77,8 @@ def gptq(
                     ahead = left[i : i + size].copy()
                     if i + size > end:
                         ahead[end - i :] -= upper[first:i, end : i + size].T @ errors[: i - first]
-                    scales[:, group], zeros[:, group] = grid.fit(ahead.T)
+                    fit = _fitted(ahead.T[:, None], grid, lost[None, i : i + size])
+                    scales[:, group], zeros[:, group] = (each[:, 0] for each in fit)
             column, scale, zero = left[i], scales[:, group], zeros[:, group]
             codes[places[i]] = rounded = grid.round(column, scale, zero)
             error = (column - (rounded - zero).astype(np.float32) * scale) / upper[i, i]
@@ -81,6 +90,17 @@ def gptq(
         group_of = np.empty(k, np.int32)
         group_of[places] = np.arange(k, dtype=np.int32) // size
     return IntegerMatrix(grid, np.ascontiguousarray(codes.T), scales, zeros, group_of)
+
+
+def _fitted(grouped: F32, grid: IntegerGrid, lost: F32) -> tuple[F32, NDArray[np.int32]]:
+    """Scales and zeros ``[n, groups]`` of groups ``[n, groups, size]``, with the spans that lose
+    least, by what the square of an error of each column loses, ``lost`` ``[groups, size]``."""
+
+    def losses(errors: F32) -> F32:
+        summed: F32 = np.einsum("ngs,gs->ng", np.square(errors), lost)
+        return summed
+
+    return searched_fit(grouped, grid, losses)
 
 
 def inverse_factor(

@@ -1,0 +1,51 @@
+"""Which part of what a group's values span its codes should span.
+
+The largest weight of a group decides the step between all of its codes. Where codes reach less far,
+that weight loses more, and all others less. AWQ searches for that part (arXiv 2306.00978); nothing
+of it depends on how columns are rounded afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.quantize.grid import F32, IntegerGrid
+
+PARTS: Final = tuple(1 - 0.05 * step for step in range(11))
+"""Parts of its span that are tried for a group, the largest first."""
+_VALUES: Final = 1 << 18
+"""Values that are tried at a time, about, so that they stay in a core's cache."""
+
+
+def searched_fit(
+    groups: F32, grid: IntegerGrid, losses: Callable[[F32], F32]
+) -> tuple[F32, NDArray[np.int32]]:
+    """Scales and zeros ``[n, ...]`` of groups ``[n, ..., columns]``, each fitted to the part of its
+    span with which it loses least. ``losses`` tells what errors ``[rows, ..., columns]`` of some of
+    the ``n`` rows lose, ``[rows, ...]``."""
+    scales = np.empty(groups.shape[:-1], np.float32)
+    zeros = np.empty(groups.shape[:-1], np.int32)
+    step = max(1, _VALUES // math.prod(groups.shape[1:]))
+    for first in range(0, len(groups), step):
+        rows = slice(first, first + step)
+        scales[rows], zeros[rows] = _searched(groups[rows], grid, losses)
+    return scales, zeros
+
+
+def _searched(
+    groups: F32, grid: IntegerGrid, losses: Callable[[F32], F32]
+) -> tuple[F32, NDArray[np.int32]]:
+    scales, zeros = grid.fit(groups)
+    smallest = losses(grid.nearest(groups, scales, zeros) - groups)
+    for part in PARTS[1:]:
+        own_scales, own_zeros = grid.fit(groups * np.float32(part))
+        lost = losses(grid.nearest(groups, own_scales, own_zeros) - groups)
+        better = lost < smallest
+        scales[better], zeros[better] = own_scales[better], own_zeros[better]
+        smallest[better] = lost[better]
+    return scales, zeros
