@@ -73,6 +73,10 @@ class Layer:
     """The inputs of its matrices that may be balanced."""
     tensors: frozenset[str]
     """The tensors of the checkpoint in floats that its ops read."""
+    measured: Piece | None
+    """The ops of ``piece`` up to the last that makes what a matrix multiplies, which is all that it
+    returns; None where there is no such op. The matrix behind that, a down matrix, is a quarter of
+    a layer's products."""
 
     def joined_with(self, target: Target) -> list[Target]:
         """The matrices that engines may multiply together with one, and that itself."""
@@ -156,7 +160,15 @@ def layers_of(
     read = {buffer.name for each in inputs.values() for buffer in each.buffers}
     parts = list(_parts(plan, read))
     layers = [
-        _layer(plan, plan.ops[first:end], piece, wanted, inputs, balanced)
+        _layer(
+            plan,
+            plan.ops[first:end],
+            piece,
+            _measured(plan, first, end, read),
+            wanted,
+            inputs,
+            balanced,
+        )
         for first, end, piece in parts
     ]
     last, head = _to_logits(plan, parts[-1][0], read)
@@ -204,6 +216,16 @@ def _parts(plan: Plan, read: set[BufferName]) -> Iterator[tuple[int, int, Piece]
     return zip(firsts, lasts, made, strict=True)
 
 
+def _measured(plan: Plan, first: int, end: int, read: set[BufferName]) -> Piece | None:
+    """The ops from ``first`` to the last before ``end`` that makes an input of a matrix."""
+    made = [i for i in range(first, end) if read & set(plan.ops[i].writes)]
+    if not made:
+        return None
+    behind = made[-1] + 1
+    *_, piece = pieces(plan, plan.ops[:behind], [first, behind] if first else [behind], read)
+    return piece
+
+
 def _to_logits(plan: Plan, first: int, read: set[BufferName]) -> tuple[Piece, Piece]:
     """The ops from ``first`` on as two pieces: what is of layers, and what makes logits of it."""
     layered = (
@@ -221,6 +243,7 @@ def _layer(
     plan: Plan,
     ops: Sequence[Op],
     piece: Piece,
+    measured: Piece | None,
     wanted: Mapping[WeightName, Source],
     inputs: Mapping[WeightName, Input],
     balanced: Sequence[BalancedInput],
@@ -239,4 +262,4 @@ def _layer(
             targets.setdefault(matrix.name, own)
     stored = frozenset(each.name for name in names for each in tensors(plan.weights[name].source))
     divided = tuple(each for each in balanced if each.tensors <= stored)
-    return Layer(piece, tuple(targets.values()), divided, stored)
+    return Layer(piece, tuple(targets.values()), divided, stored, measured)

@@ -125,15 +125,16 @@ class Gptq(Apart):
         return self.order == "group" and self.form.group_size is not None
 
     def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
-        if hessian is None and not self.by_index:
-            return self.form.round(matrix, name)
-        damping = self.damping
-        if hessian is None:  # where all columns count alike, none makes up for another
-            sums = np.eye(matrix.shape[1], dtype=np.float32)
-        else:
-            sums, damping = hessian.sums(name), hessian.damping(damping)
-        made = gptq(matrix, sums, self.form.grid, self.order, damping, name)
-        return self.form.coded(made, name)
+        grid = self.form.grid
+        if hessian is None:
+            nearest = self.form.round(matrix, name)
+            if not self.by_index:
+                return nearest
+            k = matrix.shape[1]
+            group_of = np.arange(k, dtype=np.int32) // (grid.group_size or k)
+            return self.form.coded(replace(nearest.matrix, group_of=group_of), name)
+        sums, damping = hessian.sums(name), hessian.damping(self.damping)
+        return self.form.coded(gptq(matrix, sums, grid, self.order, damping, name), name)
 
 
 @dataclass(frozen=True)

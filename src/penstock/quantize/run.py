@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from penstock.engine.piece_run import Bind, PieceRun
 from penstock.errors import WeightError
 from penstock.plan.ops import BufferName
+from penstock.plan.pieces import Piece
 from penstock.quantize.changed import Changed, balance
 from penstock.quantize.fine_tuning import FineTuning, Outcome, fine_tuned, kept_of, require_alone
 from penstock.quantize.forms.form import Coded
@@ -273,10 +274,13 @@ class _Run:
     ) -> dict[str, Hessian]:
         """The Hessian of what the matrix of each module of a layer multiplies, as it is in floats,
         of those that multiply one of ``inputs``."""
-        targets = [each for each in self._layers[index].targets if each.input in inputs]
+        layer = self._layers[index]
+        if layer.measured is None:
+            return {}
+        targets = [each for each in layer.targets if each.input in inputs]
         hessians = {each: each.hessian() for each in inputs if each is not None}
         count = len(self._samples)
-        with self._run(index, {}) as run:
+        with self._run(layer.measured, {}) as run:
             for number, given in self._given(index):
                 returned = run(self._samples[number], given)
                 for each, hessian in hessians.items():
@@ -294,7 +298,7 @@ class _Run:
         """Write what a layer with the matrices ``values`` makes of every sample."""
         hidden = self._hidden(index + 1)
         with ExitStack() as stack:
-            run = stack.enter_context(self._run(index, values))
+            run = stack.enter_context(self._run(self._layers[index].piece, values))
             written = stack.enter_context(hidden.written())
             for number, given in self._given(index):
                 returned = run(self._samples[number], given)
@@ -302,9 +306,8 @@ class _Run:
                 part = READING + ROUNDING + WRITING * (number + 1) / len(self._samples)
                 self._say(index, part, "handing on")
 
-    def _run(self, index: int, values: Mapping[str, NDArray[np.generic]]) -> PieceRun:
+    def _run(self, piece: Piece, values: Mapping[str, NDArray[np.generic]]) -> PieceRun:
         weights = self._weights.replaced(values) if values else self._weights
-        piece = self._layers[index].piece
         return PieceRun(self._bind, piece, weights, len(self._samples[0]), self._threads)
 
     def _given(self, index: int) -> Iterator[tuple[int, dict[BufferName, F32]]]:
