@@ -57,7 +57,7 @@ def gptq(
     codes = np.empty((k, n), np.uint8)
     scales = np.empty((n, groups), np.float32)
     zeros = np.empty((n, groups), np.int32)
-    lost: F32 = 1 / np.square(np.diagonal(upper))
+    lost: F32 = np.reciprocal(np.square(np.diagonal(upper)))
     if order == "static":
         # Columns change before they are rounded, which is not known yet.
         of_columns = np.empty_like(lost)
