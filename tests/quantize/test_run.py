@@ -16,9 +16,10 @@ from safetensors.numpy import load_file, save_file
 from support.checkpoints import tiny_checkpoint
 from support.needs import needs_native
 from support.quantized_checkpoints import logits
-from support.quantized_runs import SHAPE, run, work
+from support.quantized_runs import SAMPLES, SHAPE, run, work
 
 from penstock.backends.registry import backend
+from penstock.engine.piece_run import PieceRun
 from penstock.errors import ConfigError, ModelError, WeightError
 from penstock.plan.lower import lower
 from penstock.quant import GroupTensor
@@ -193,6 +194,32 @@ def test_a_method_that_reads_needs_a_text() -> None:
 
 
 @needs_native
+@pytest.mark.parametrize("family", ["llama", "gemma3", "phi3", "gpt_neox"])
+def test_what_matrices_multiply_is_known_without_what_is_behind_it(
+    family: str, tmp_path: Path
+) -> None:
+    """A down matrix does not run before it is rounded, and all inputs have the bits that they have
+    where it does."""
+    made = work(tiny_checkpoint(family, **SHAPE), Gptq)
+    layers = made.layers
+    weights = made.source.weights(layers.weights, layers.rounded, layers.dtype)
+    bind, layer = backend("reference").bind, layers.layers[0]
+    assert layer.measured is not None
+    assert layer.measured.made == ()
+    assert len(layer.measured.plan.weights) < len(layer.piece.plan.weights)
+    _, given = next(weights.looked_up(layers.lookups, SAMPLES.tokens))
+    tokens = SAMPLES.tokens[0]
+    found = []
+    for piece in (layer.piece, layer.measured):
+        with PieceRun(bind, piece, weights, len(tokens), 1) as piece_run:
+            returned = piece_run(tokens, given)
+            inputs = {each.input for each in layer.targets if each.input is not None}
+            found.append({each: each.of(returned).copy() for each in inputs})
+    whole, some = found
+    assert whole.keys() == some.keys()
+    assert all(np.array_equal(whole[each], some[each]) for each in whole)
+
+
 def test_one_layer_alone_is_in_memory_and_the_cpu_runs_it(tmp_path: Path) -> None:
     """The CPU's kernels give what the reference gives, but for rounding."""
     folder = tiny_checkpoint("qwen3", dtype="bfloat16", **SHAPE)
