@@ -169,7 +169,7 @@ def test_an_engine_that_begins_anew_holds_nothing(three: list[Served]) -> None:
             return client.post("/v1/completions", json=body).is_success
 
         def expected(prompt: list[int]) -> float:
-            """Of a request, the tokens that the router expects to be in a cache."""
+            """Tokens of one more request that the router expects to be in a cache."""
             before = metric(client, "prompt_tokens_cached_total")
             assert ask(prompt)
             return metric(client, "prompt_tokens_cached_total") - before
