@@ -26,6 +26,7 @@ import traceback  # noqa: E402
 from collections.abc import Callable, Iterator, Sequence  # noqa: E402
 from dataclasses import dataclass, replace  # noqa: E402
 from functools import partial  # noqa: E402
+from typing import Final  # noqa: E402
 
 from penstock.collector import uncollected  # noqa: E402
 from penstock.config import EngineConfig, ResolvedConfig  # noqa: E402
@@ -219,6 +220,11 @@ class EngineLoop:
         self._frames.send(encode_frame(message))
 
 
+_LAST_BEAT_S: Final = 2.0
+"""Seconds for a sign of life that is being sent when the loop ends: a front end that reads nothing
+holds no process up for longer."""
+
+
 @contextlib.contextmanager
 def _heart(
     meter: StepMeter, frames: FrameSocket, failure: Callable[[], PenstockError | None]
@@ -227,8 +233,9 @@ def _heart(
     steps, end the loop if the core has failed; a step would tell by itself.
 
     Run by a thread of its own: so the front end can tell a process that was stopped or swapped
-    out, which sends nothing, from a step that does not end. The thread must not know the core: it
-    may outlive the loop by a moment, and what it refers to then is never collected.
+    out, which sends nothing, from a step that does not end. It knows the core by ``failure``, and
+    what a thread refers to that outlives the interpreter is never collected, of which nanobind
+    would tell: the end is waited for.
     """
     stop = threading.Event()
 
@@ -248,6 +255,7 @@ def _heart(
         yield
     finally:
         stop.set()
+        thread.join(_LAST_BEAT_S)
 
 
 def _trouble(command: Callable[[], None]) -> str | None:
@@ -398,8 +406,8 @@ def _run(frames: FrameSocket, loader: str) -> int:
     ready = Ready(
         model=loaded.model, phases=ledger.phases, notes=ledger.notes, config=loaded.config
     )
-    frames.send(encode_frame(ready))
     try:
+        frames.send(encode_frame(ready))
         EngineLoop(loaded, frames).run()
     finally:
         loaded.core.close()
