@@ -75,7 +75,7 @@ def block(number: int, group: int = 0, sizes: Sequence[int] = SIZES) -> NewBlock
     rng = np.random.default_rng([number, group])
     data = rng.integers(0, 256, sizes[group], np.uint8)
     parent = key(number - 1) if number % CHAIN else bytes(16)
-    return NewBlock(key(number), parent, group, number, data, zlib.crc32(data))
+    return NewBlock(key(number), parent, group, number, data, zlib.crc32(data.tobytes()))
 
 
 def fill(store: KvStore, count: int) -> None:
