@@ -166,6 +166,7 @@ inline StepView step_view(Indices token_ids, Indices positions, Indices query_st
 void bind_checksum(nb::module_& m);
 void bind_encode(nb::module_& m);
 void bind_executor(nb::module_& m);
+void bind_gram(nb::module_& m);
 void bind_kernels(nb::module_& m);
 void bind_measure(nb::module_& m);
 void bind_pool(nb::module_& m);

@@ -38,6 +38,7 @@ NB_MODULE(PENSTOCK_MODULE, m) {
   penstock::bind_checksum(m);
   penstock::bind_encode(m);
   penstock::bind_executor(m);
+  penstock::bind_gram(m);
   penstock::bind_kernels(m);
   penstock::bind_measure(m);
   penstock::bind_pool(m);

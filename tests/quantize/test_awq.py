@@ -10,6 +10,7 @@ import pytest
 from support.checkpoints import tiny_checkpoint
 from support.quantized_checkpoints import logits
 
+from penstock.backends.gram import Gram
 from penstock.backends.registry import backend
 from penstock.quantize.awq import POWERS, clipped_fit, scale_factors
 from penstock.quantize.forms.integers import STORAGES, Integers, StoredIntegers
@@ -36,7 +37,7 @@ def inputs() -> Floats:
 
 
 def hessian_of(x: Floats) -> Hessian:
-    hessian = Hessian(x.shape[1])
+    hessian = Hessian(x.shape[1], Gram())
     hessian.add(x)
     return hessian
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.backends.gram import Gram
 from penstock.errors import WeightError
 from penstock.quantize.forms.integers import STORAGES, Integers
 from penstock.quantize.gptq import Order, gptq
@@ -95,7 +96,7 @@ def test_the_error_is_that_of_the_reference(
 ) -> None:
     matrix, x = weights(), inputs()
     grid = IntegerGrid(bits, group, symmetric, "float32")
-    hessian = Hessian(K)
+    hessian = Hessian(K, Gram())
     for part in np.array_split(x, 5):
         hessian.add(part)
     made = gptq(matrix, hessian.sums("m"), grid, order, 0.01, "m")
@@ -144,7 +145,7 @@ def test_a_hessian_that_is_none_is_refused_with_the_matrix() -> None:
 
 
 def test_inputs_that_are_not_finite_are_refused_with_the_matrix() -> None:
-    hessian = Hessian(K)
+    hessian = Hessian(K, Gram())
     x = inputs()
     x[3, 4] = np.inf
     with np.errstate(invalid="ignore"):
@@ -155,7 +156,7 @@ def test_inputs_that_are_not_finite_are_refused_with_the_matrix() -> None:
 
 def test_the_loss_of_a_hessian_is_that_of_outputs() -> None:
     matrix, x = weights(), inputs()
-    hessian = Hessian(K)
+    hessian = Hessian(K, Gram())
     hessian.add(x)
     assert hessian.tokens == len(x)
     assert hessian.loss(matrix) == pytest.approx(float(((x @ matrix.T) ** 2).sum()), rel=1e-3)

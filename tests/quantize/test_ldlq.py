@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.backends.gram import Gram
 from penstock.errors import WeightError
 from penstock.quant.lattice_matrix import LatticeMatrix
 from penstock.quant.scheme import LatticeBits, LatticeScheme
@@ -141,7 +142,7 @@ def test_values_too_large_are_refused_with_the_matrix() -> None:
 
 
 def test_rounding_to_nearest_needs_no_text() -> None:
-    hessian = Hessian(K)
+    hessian = Hessian(K, Gram())
     hessian.add(inputs())
     plain = RoundToNearest(Lattice(2, 0)).rounded(weights(), None, "m").dequantize()
     better = Quip(Lattice(2, 0)).rounded(weights(), hessian, "m").dequantize()

@@ -11,6 +11,7 @@ import pytest
 from support.checkpoints import tiny_checkpoint
 from support.quantized_checkpoints import logits
 
+from penstock.backends.gram import Gram
 from penstock.backends.registry import backend
 from penstock.quantize.forms import w8a8
 from penstock.quantize.forms.integers import Integers
@@ -42,7 +43,7 @@ def matrix() -> Floats:
 
 
 def seen() -> Hessian:
-    hessian = Hessian(K)
+    hessian = Hessian(K, Gram())
     for text in np.split(inputs(), 10):
         hessian.add(text)
     return hessian
@@ -73,7 +74,7 @@ def test_the_power_is_the_one_that_loses_least() -> None:
 
 
 def test_zeros_have_no_factors() -> None:
-    hessian = Hessian(K)
+    hessian = Hessian(K, Gram())
     hessian.add(np.zeros((4, K), np.float32))
     assert smoothing_factors([matrix()], GRID, hessian) is None
     assert smoothing_factors([np.zeros_like(matrix())], GRID, seen()) is None

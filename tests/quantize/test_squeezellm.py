@@ -17,6 +17,7 @@ from support.needs import needs_native
 from support.quantized_checkpoints import edit_config, edit_tensors, logits
 from support.quantized_runs import command, into_one_file
 
+from penstock.backends.gram import Gram
 from penstock.backends.registry import backend
 from penstock.errors import ModelError, WeightError
 from penstock.models.row_codebooks import RowCodebooks
@@ -151,7 +152,7 @@ def test_it_loses_less_than_rounding_to_nearest(bits: CodebookBits) -> None:
     matrix = heavy_tailed(64, 256)
     rng = np.random.default_rng(4)
     x = (rng.normal(size=(500, 256)) * np.exp(rng.normal(size=256))).astype(np.float32)
-    hessian = Hessian(256)
+    hessian = Hessian(256, Gram())
     hessian.add(x)
     made = SqueezeLlm(Codebooks(RowCodebooks(bits, 0.0045), "bfloat16")).rounded(
         matrix, hessian, "m"

@@ -31,7 +31,7 @@ from penstock.plan.ops import (
     RopeWrite,
     WeightName,
 )
-from penstock.plan.pieces import Piece, every_row, pieces, places_to_cut
+from penstock.plan.pieces import Piece, every_row, in_float32, pieces, places_to_cut
 from penstock.plan.plan import Plan
 from penstock.quant.scheme import GridScheme
 
@@ -94,8 +94,9 @@ def inputs(plan: Plan) -> set[BufferName]:
 
 
 def _in_eight_bits(plan: Plan, tokens: int) -> Plan:
-    """The plan with products on grids in int8, and with one row for each token throughout."""
-    plan = every_row(plan, tokens)
+    """The plan with products on grids in int8, and with one float32 row for each token
+    throughout."""
+    plan = in_float32(every_row(plan, tokens), plan.buffers)
     ops: list[Op] = []
     for op in plan.ops:
         if isinstance(op, Linear | ExpertLinear) and isinstance(op.scheme, GridScheme):

@@ -14,7 +14,6 @@ from penstock.plan.cuts import alive_at, apart
 from penstock.plan.ops import (
     Buffer,
     BufferName,
-    Element,
     Features,
     Join,
     Op,
@@ -35,15 +34,15 @@ class Piece:
     plan: Plan
     given: tuple[Buffer, ...]
     observed: tuple[Buffer, ...]
-    """The buffers of its ops that are wanted, float32 or int32, with one or more rows for each
-    token."""
+    """The buffers of its ops that are wanted, with one or more rows for each token. What is
+    returned of them is float32 or int32."""
     made: tuple[Buffer, ...]
     """What later pieces are given."""
 
 
 def every_row(plan: Plan, tokens: int) -> Plan:
-    """Return ``plan`` with one float32 row for each token throughout, for a text of so many, and
-    without taps."""
+    """Return ``plan`` with one row for each token throughout, for a text of so many, and without
+    taps."""
     ops: list[Op] = []
     for op in plan.ops:
         if not isinstance(op, SelectRows):
@@ -53,14 +52,22 @@ def every_row(plan: Plan, tokens: int) -> Plan:
     return replace(
         plan,
         ops=tuple(ops),
-        buffers={name: _widened(buffer) for name, buffer in plan.buffers.items()},
+        buffers={name: _of_tokens(buffer) for name, buffer in plan.buffers.items()},
         max_positions=tokens,
     )
 
 
-def _widened(buffer: Buffer) -> Buffer:
-    element: Element = "int32" if buffer.element == "int32" else "float32"
-    return replace(buffer, rows=replace(buffer.rows, base="T"), element=element)
+def _of_tokens(buffer: Buffer) -> Buffer:
+    return replace(buffer, rows=replace(buffer.rows, base="T"))
+
+
+def in_float32(plan: Plan, names: Iterable[BufferName]) -> Plan:
+    """Return ``plan`` with these buffers in float32, but for those that have indices."""
+    buffers = dict(plan.buffers)
+    for name in names:
+        if buffers[name].element != "int32":
+            buffers[name] = replace(buffers[name], element="float32")
+    return replace(plan, buffers=buffers)
 
 
 def places_to_cut(plan: Plan, ops: tuple[Op, ...]) -> set[int]:
@@ -117,7 +124,7 @@ def _piece(
                 leaving.append(name)
             elif name in wanted:
                 # Later ops may write into the buffer.
-                kept = replace(buffers[name], name=f"{name} observed")
+                kept = replace(buffers[name], name=f"{name} observed", element="float32")
                 buffers[kept.name] = kept
                 body.append(Join((name,), kept.name))
                 observed.append(name)

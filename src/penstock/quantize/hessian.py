@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.backends.gram import Gram
 from penstock.errors import WeightError
 
 F32 = NDArray[np.float32]
@@ -26,13 +27,15 @@ class Hessian:
     """``x.T @ x`` of all rows x ``[tokens, k]`` that a matrix multiplies: half of the second
     derivative of the squared error of its outputs by a row of it.
 
-    For matrices that multiply the same there is one. It is summed in float32, a text at a time, in
+    For matrices that multiply the same there is one. It is summed by ``gram``, a text at a time, in
     the order of the texts; of texts with few rows, several at a time.
     """
 
-    def __init__(self, columns: int, *, some: bool = True) -> None:
+    def __init__(self, columns: int, gram: Gram, *, some: bool = True) -> None:
         """``some``: whether a few rows of every text are kept."""
+        self._gram = gram
         self._sum: F32 = np.zeros((columns, columns), np.float32)
+        self._is_whole = True
         self._some: list[F32] | None = [] if some else None
         self._waiting: list[F32] = []
         self.peaks: F32 = np.zeros(columns, np.float32)
@@ -58,40 +61,48 @@ class Hessian:
 
     def add(self, rows: F32) -> None:
         """Add rows ``[tokens, k]``."""
-        np.maximum(self.peaks, np.abs(rows).max(axis=0, initial=0), out=self.peaks)
+        for peaks in (rows.max(axis=0, initial=0), -rows.min(axis=0, initial=0)):
+            np.maximum(self.peaks, peaks, out=self.peaks)
         self.tokens += len(rows)
         if self._some is None:
             # Products of few rows, as experts have of a text, wait for the sums' memory.
             self._waiting.append(rows.copy())
             if sum(map(len, self._waiting)) >= len(self.peaks):
-                self._add_waiting()
+                self._add(np.concatenate(self._waiting))
+                self._waiting.clear()
             return
         self._add(rows)
         step = max(1, len(rows) // _SOME)  # not the first rows, which are unlike all others
         self._some.append(rows[step // 2 :: step][:_SOME].copy())
 
     def _add(self, rows: F32) -> None:
-        self._sum += rows.T @ rows  # which NumPy computes half of: the rest is its mirror
+        self._gram.add(rows, self._sum)
+        self._is_whole = False
 
-    def _add_waiting(self) -> None:
+    def _whole(self) -> F32:
+        """The sum of all rows that were added."""
         if self._waiting:
             self._add(np.concatenate(self._waiting))
             self._waiting.clear()
+        if not self._is_whole:
+            self._gram.mirror(self._sum)
+            self._is_whole = True
+        return self._sum
 
     def sums(self, name: str) -> F32:
         """``[k, k]``. Raises WeightError, naming the matrix, where a value is not finite."""
-        self._add_waiting()
-        if not np.isfinite(np.diagonal(self._sum)).all():
+        whole = self._whole()
+        if not np.isfinite(np.diagonal(whole)).all():
             raise WeightError(
                 f"what {name} multiplies is not finite for this text: the model overflows, or its "
                 "weights are damaged; see whether it answers at all (penstock generate)"
             )
-        return self._sum
+        return whole
 
     def of_scaled(self, factors: F32) -> Hessian:
         """That of rows whose columns are divided by ``factors`` ``[k]``."""
-        scaled = Hessian(len(factors))
-        scaled._sum = (self._sum / factors) / factors[:, None]
+        scaled = Hessian(len(factors), self._gram)
+        scaled._sum = (self._whole() / factors) / factors[:, None]
         assert self._some is not None
         scaled._some = [rows / factors for rows in self._some]
         scaled.peaks = self.peaks / factors
@@ -101,5 +112,4 @@ class Hessian:
     def loss(self, difference: F32) -> float:
         """The squared error of all outputs of a matrix that differs by ``difference`` ``[n, k]``
         from what it should be."""
-        self._add_waiting()
-        return float(np.vdot(difference @ self._sum, difference))
+        return float(np.vdot(difference @ self._whole(), difference))

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.backends.gram import Gram
 from penstock.plan.ops import Buffer, BufferName, Rows
 from penstock.quantize.hessian import Hessian
 
@@ -52,9 +53,9 @@ class Input:
         given: F32 = rows[places]
         return given
 
-    def hessian(self) -> Hessian:
-        """The Hessian of no rows yet."""
-        return Hessian(self.rows.cols, some=self.ids is None)
+    def hessian(self, gram: Gram) -> Hessian:
+        """The Hessian of no rows yet, which ``gram`` sums."""
+        return Hessian(self.rows.cols, gram, some=self.ids is None)
 
 
 def in_passes(inputs: Iterable[Input], experts_bytes: int) -> Iterator[tuple[Input, ...]]:

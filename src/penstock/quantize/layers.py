@@ -12,7 +12,7 @@ from penstock.interface.plan_weights import PlanWeight
 from penstock.interface.source_walks import chosen, packed, tensors
 from penstock.interface.sources import PackedFormat, Shape, Source
 from penstock.models.spec import DType, ModelSpec
-from penstock.plan.cuts import layer_cuts
+from penstock.plan.cuts import alive_at, layer_cuts
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.ops import (
@@ -24,7 +24,7 @@ from penstock.plan.ops import (
     Op,
     WeightName,
 )
-from penstock.plan.pieces import Piece, every_row, pieces, places_to_cut
+from penstock.plan.pieces import Piece, every_row, in_float32, pieces, places_to_cut
 from penstock.plan.plan import Plan
 from penstock.quantize.balancing import BalancedInput, balanced_inputs
 from penstock.quantize.inputs import Input
@@ -144,6 +144,9 @@ def layers_of(
     }
     wanted = {name: way for name, way in ways.items() if any(packed(way))}
     plan = every_row(fuse(lower(floats, floats.dtype)), tokens)
+    alive = alive_at(plan.ops)
+    carried = {name for cut in layer_cuts(plan) for name in alive[cut.place]}
+    plan = in_float32(plan, carried)
     sources = {
         name: replace(weight, source=chosen(weight.source, stored))
         for name, weight in plan.weights.items()

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.backends.gram import Gram
 from penstock.engine.piece_run import Bind, PieceRun
 from penstock.errors import WeightError
 from penstock.plan.ops import BufferName
@@ -176,6 +177,7 @@ class _Run:
         self._calibrated = work.method.calibrated
         layers = work.layers
         self._weights = work.source.weights(layers.weights, layers.rounded, layers.dtype)
+        self._gram = Gram(layers.dtype, threads)
         self._samples = () if work.samples is None else work.samples.tokens
         self._owners = _owners(self._layers)
         self.rounded: list[RoundedMatrix] = []
@@ -278,7 +280,7 @@ class _Run:
         if layer.measured is None:
             return {}
         targets = [each for each in layer.targets if each.input in inputs]
-        hessians = {each: each.hessian() for each in inputs if each is not None}
+        hessians = {each: each.hessian(self._gram) for each in inputs if each is not None}
         count = len(self._samples)
         with self._run(layer.measured, {}) as run:
             for number, given in self._given(index):

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.backends.gram import Gram
 from penstock.engine.piece_run import Bind, PieceRun
 from penstock.plan.ops import Buffer, BufferName
 from penstock.plan.pieces import Piece
@@ -87,6 +88,7 @@ class _SweepRun:
         self._length = len(tokens[0])
         self._judged = min(self._length, max(1, _JUDGED // len(self._samples)))
         layers = work.layers
+        self._gram = Gram(layers.dtype, threads)
         self._weights = work.source.weights(layers.weights, layers.rounded, layers.dtype)
         self._count = len(work.layers.layers)
         self._measured = measured_bits(work.allowed)
@@ -116,7 +118,9 @@ class _SweepRun:
         with HiddenFile(self._folder.sweep_rows(index + 1), piece.made, 0).written() as written:
             with self._run(piece, {}) as run:
                 for way in range(len(before)):
-                    hessians = {each: each.hessian() for each in passes[0]} if way == 0 else {}
+                    hessians = (
+                        {each: each.hessian(self._gram) for each in passes[0]} if way == 0 else {}
+                    )
                     for number, given in self._given(index, way):
                         returned = run(self._samples[number], given)
                         for each, hessian in hessians.items():
@@ -125,7 +129,7 @@ class _SweepRun:
                     self._add_errors(own, hessians, errors)
                     self._say(index, (way + 1) / total)
                 for some in passes[1:]:
-                    hessians = {each: each.hessian() for each in some}
+                    hessians = {each: each.hessian(self._gram) for each in some}
                     for number, given in self._given(index, 0):
                         returned = run(self._samples[number], given)
                         for each, hessian in hessians.items():

@@ -297,6 +297,15 @@ class NativeSampler(Protocol):
         ...
 
 
+class NativeGram(Protocol):
+    """See ``csrc/kernels/gram.h``."""
+
+    block: int
+    """Columns of the squares on the diagonal: what is right of them is not written."""
+
+    def add(self, rows: Float32s, sums: Float32s) -> None: ...
+
+
 class NativeModule(Protocol):
     """One variant. The single-kernel functions that only tests call are not listed."""
 
@@ -332,6 +341,8 @@ class NativeModule(Protocol):
     def block_size(self, format: str) -> tuple[int, int]:
         """The columns and bytes of a file's block, as the kernels read it."""
         ...
+
+    def Gram(self, threads: int, elem: str) -> NativeGram: ...
 
     def crc32c(self, bytes: NDArray[np.uint8], before: int = 0) -> int:
         """CRC-32C of bytes, contiguous, after such whose checksum is ``before``."""
