@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.fitted_spans import fitted
 
 from penstock.backends.gram import Gram
 from penstock.errors import WeightError
@@ -14,7 +15,6 @@ from penstock.quantize.gptq import Order, gptq
 from penstock.quantize.grid import IntegerGrid, IntegerMatrix
 from penstock.quantize.hessian import Hessian
 from penstock.quantize.methods import Gptq
-from penstock.quantize.spans import PARTS
 
 Floats = np.ndarray[Any, Any]
 N, K = 24, 192
@@ -39,18 +39,6 @@ def nearest(matrix: Floats, grid: IntegerGrid) -> IntegerMatrix:
 def loss(made: IntegerMatrix, matrix: Floats, x: Floats) -> float:
     outputs = x.astype(np.float64) @ (made.dequantize() - matrix).T.astype(np.float64)
     return float((outputs**2).sum())
-
-
-def fitted(group: Floats, lost: Floats, grid: IntegerGrid) -> tuple[Floats, Floats]:
-    """Scales and zeros ``[n]`` of a group ``[n, columns]``, row by row: of all spans that are
-    tried, the one with the least sum of squared errors times ``lost``."""
-    scales, zeros = np.empty(len(group), np.float32), np.empty(len(group), np.int32)
-    for row, values in enumerate(group):
-        fits = [grid.fit(values * np.float32(part)) for part in PARTS]
-        errors = [grid.nearest(values, *map(np.asarray, fit)) - values for fit in fits]
-        best = int(np.argmin([(each.astype(np.float64) ** 2) @ lost for each in errors]))
-        scales[row], zeros[row] = fits[best]
-    return scales, zeros
 
 
 def reference(matrix: Floats, x: Floats, grid: IntegerGrid, order: Order, damping: float) -> Floats:

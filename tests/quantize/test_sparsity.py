@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from safetensors.numpy import load_file
 from support.checkpoints import tiny_checkpoint
+from support.fitted_spans import fitted
 from support.needs import Need, needs_native
 from support.quantized_checkpoints import edit_config, edit_tensors, logits, native_logits
 from support.quantized_runs import command, into_one_file
@@ -91,15 +92,20 @@ def reference(matrix: Floats, x: Floats, damping: float, grid: IntegerGrid | Non
     left = matrix.astype(np.float64)
     result = np.zeros_like(left)
     size = k if grid is None else k // grid.groups(k)
+    lost = np.array([1 / np.linalg.inv(hessian[i:, i:])[0, 0] for i in range(k)])
+
+    def kept(first: int, end: int) -> Floats:
+        costs = (left[:, first:end] ** 2 * lost[first:end]).reshape(len(left), -1, 4)
+        order = np.argsort(np.argsort(-costs, axis=2, kind="stable"), axis=2)
+        return (order < 2).reshape(len(left), -1)
+
     for i in range(k):
         if grid is not None and i % size == 0:
-            scale, zero = grid.fit(left[:, i : i + size].astype(np.float32))
+            own = np.where(kept(i, i + size), left[:, i : i + size], 0).astype(np.float32)
+            scale, zero = fitted(own, lost[i : i + size], grid)
         if i % 4 == 0:
-            costs = np.stack(
-                [left[:, j] ** 2 / np.linalg.inv(hessian[j:, j:])[0, 0] for j in range(i, i + 4)], 1
-            )
-            kept = np.argsort(np.argsort(-costs, axis=1, kind="stable"), axis=1) < 2
-        column = np.where(kept[:, i % 4], left[:, i], 0)
+            stays = kept(i, i + 4)
+        column = np.where(stays[:, i % 4], left[:, i], 0)
         if grid is not None:
             code = np.clip(np.round(column / scale) + zero, 0, grid.highest)
             column = (code - zero) * scale

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.quantize.grid import F32, IntegerGrid, IntegerMatrix
-from penstock.quantize.spans import searched_fit
+from penstock.quantize.spans import column_fit
 
 Order = Literal["static", "group", "none"]
 """The order in which columns are rounded. "static" and "group": those that multiply the largest
@@ -62,7 +62,7 @@ def gptq(
         # Columns change before they are rounded, which is not known yet.
         of_columns = np.empty_like(lost)
         of_columns[places] = lost
-        fit = _fitted(weights.reshape(n, groups, size), grid, of_columns.reshape(groups, size))
+        fit = column_fit(weights.reshape(n, groups, size), grid, of_columns.reshape(groups, size))
         scales[:], zeros[:] = fit
     for first in range(0, k, _BLOCK):
         end = min(first + _BLOCK, k)
@@ -77,7 +77,7 @@ def gptq(
                     ahead = left[i : i + size].copy()
                     if i + size > end:
                         ahead[end - i :] -= upper[first:i, end : i + size].T @ errors[: i - first]
-                    fit = _fitted(ahead.T[:, None], grid, lost[None, i : i + size])
+                    fit = column_fit(ahead.T[:, None], grid, lost[None, i : i + size])
                     scales[:, group], zeros[:, group] = (each[:, 0] for each in fit)
             column, scale, zero = left[i], scales[:, group], zeros[:, group]
             codes[places[i]] = rounded = grid.round(column, scale, zero)
@@ -90,17 +90,6 @@ def gptq(
         group_of = np.empty(k, np.int32)
         group_of[places] = np.arange(k, dtype=np.int32) // size
     return IntegerMatrix(grid, np.ascontiguousarray(codes.T), scales, zeros, group_of)
-
-
-def _fitted(grouped: F32, grid: IntegerGrid, lost: F32) -> tuple[F32, NDArray[np.int32]]:
-    """Scales and zeros ``[n, groups]`` of groups ``[n, groups, size]``, with the spans that lose
-    least, by what the square of an error of each column loses, ``lost`` ``[groups, size]``."""
-
-    def losses(errors: F32) -> F32:
-        summed: F32 = np.einsum("ngs,gs->ng", np.square(errors), lost)
-        return summed
-
-    return searched_fit(grouped, grid, losses)
 
 
 def inverse_factor(

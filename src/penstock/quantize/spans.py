@@ -37,6 +37,18 @@ def searched_fit(
     return scales, zeros
 
 
+def column_fit(grouped: F32, grid: IntegerGrid, lost: F32) -> tuple[F32, NDArray[np.int32]]:
+    """Scales and zeros ``[n, groups]`` of groups ``[n, groups, size]``, as :func:`searched_fit`
+    finds them, where the square of an error in a column loses ``lost`` ``[groups, size]`` times
+    that."""
+
+    def losses(errors: F32) -> F32:
+        summed: F32 = np.einsum("ngs,gs->ng", np.square(errors), lost)
+        return summed
+
+    return searched_fit(grouped, grid, losses)
+
+
 def _searched(
     groups: F32, grid: IntegerGrid, losses: Callable[[F32], F32]
 ) -> tuple[F32, NDArray[np.int32]]:

@@ -18,6 +18,7 @@ from penstock.models.sparse24 import KEPT, OF
 from penstock.models.spec import DType
 from penstock.quantize.gptq import inverse_factor
 from penstock.quantize.grid import F32, IntegerGrid, IntegerMatrix
+from penstock.quantize.spans import column_fit
 from penstock.weights.tensor_file import NUMPY_DTYPES
 
 _BLOCK: Final = 128
@@ -38,12 +39,18 @@ def _largest(scores: F32, axis: int) -> NDArray[np.bool_]:
     return kept
 
 
+def _kept(weights: F32, lost: F32) -> NDArray[np.bool_]:
+    """Whether each of ``[..., 4, n]`` is one of the two of its four that would lose most."""
+    return _largest(np.square(weights) * lost, -2)
+
+
 class Columns(Protocol):
     """What columns become, one after another."""
 
-    def begin(self, column: int, ahead: F32) -> None:
+    def begin(self, column: int, ahead: F32, lost: F32) -> None:
         """A group begins with the column, whose weights and those behind it are ``ahead``
-        ``[columns, n]`` now."""
+        ``[columns, n]`` now; the square of an error of one of them loses ``lost`` ``[columns]``
+        times that."""
         ...
 
     @property
@@ -65,7 +72,7 @@ class FloatColumns:
         self.matrix: F32 = np.empty(shape, np.float32)
         self._dtype = NUMPY_DTYPES[dtype]
 
-    def begin(self, column: int, ahead: F32) -> None:
+    def begin(self, column: int, ahead: F32, lost: F32) -> None:
         raise NotImplementedError
 
     def put(self, column: int, values: F32) -> F32:
@@ -75,8 +82,8 @@ class FloatColumns:
 
 
 class CodeColumns:
-    """Columns of codes of a grid, whose groups are fitted to the weights as they are when these
-    begin."""
+    """Columns of codes of a grid. When a group begins it is fitted to those of its weights that
+    would be kept as they are then, with the span with which these lose least (``spans.py``)."""
 
     def __init__(self, shape: tuple[int, int], grid: IntegerGrid) -> None:
         n, k = shape
@@ -86,10 +93,14 @@ class CodeColumns:
         self._scales = np.empty((n, grid.groups(k)), np.float32)
         self._zeros = np.empty((n, grid.groups(k)), np.int32)
 
-    def begin(self, column: int, ahead: F32) -> None:
+    def begin(self, column: int, ahead: F32, lost: F32) -> None:
         assert self.group is not None
         place = column // self.group
-        self._scales[:, place], self._zeros[:, place] = self._grid.fit(ahead[: self.group].T)
+        fours = ahead.reshape(-1, OF, ahead.shape[1])
+        kept = _kept(fours, lost.reshape(-1, OF, 1)).reshape(ahead.shape)
+        weights = np.where(kept, ahead, np.float32(0)).T[:, None]
+        fit = column_fit(weights, self._grid, lost[None])
+        self._scales[:, place], self._zeros[:, place] = (each[:, 0] for each in fit)
 
     def put(self, column: int, values: F32) -> F32:
         assert self.group is not None
@@ -114,6 +125,7 @@ def sparsegpt(matrix: F32, hessian: F32, columns: Columns, damping: float, name:
     n, k = matrix.shape
     idle = np.diagonal(hessian) == 0
     upper = inverse_factor(hessian, np.arange(k), idle, damping, name)
+    lost: F32 = np.reciprocal(np.square(np.diagonal(upper)))
     left: F32 = np.ascontiguousarray(np.where(idle, np.float32(0), matrix).T)
     kept = np.empty((OF, n), np.bool_)
     for first in range(0, k, _BLOCK):
@@ -125,10 +137,9 @@ def sparsegpt(matrix: F32, hessian: F32, columns: Columns, damping: float, name:
                 if i + columns.group > end:  # which the errors of this block have not reached
                     behind = upper[first:i, end : i + columns.group]
                     ahead[end - i :] -= behind.T @ errors[: i - first]
-                columns.begin(i, ahead)
+                columns.begin(i, ahead, lost[i : i + columns.group])
             if i % OF == 0:
-                sizes = np.diagonal(upper)[i : i + OF, None]
-                kept = _largest(np.square(left[i : i + OF] / sizes), 0)
+                kept = _kept(left[i : i + OF], lost[i : i + OF, None])
             column = np.where(kept[i % OF], left[i], np.float32(0))
             errors[i - first] = (left[i] - columns.put(i, column)) / upper[i, i]
             left[i + 1 : end] -= np.multiply.outer(upper[i, i + 1 : end], errors[i - first])
