@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -52,6 +53,13 @@ from penstock.weights.dummy_blocks import dummy_blocks, dummy_codes
 
 SHAPES: Final = ((3072, 2048), (2048, 2048), (16384, 2048), (2048, 8192))
 """Rows and columns of a layer's matrices."""
+Shapes = Sequence[tuple[int, int]]
+CACHED_COLUMNS: Final = 2048
+"""Of the matrix that stays in cache."""
+CACHED_PART: Final = 0.5
+"""How much of the cache that takes."""
+CACHED_TIMES: Final = 32
+"""How often a step multiplies by it: what a step costs besides is little beside so many."""
 
 
 @dataclass(frozen=True)
@@ -110,14 +118,34 @@ def value_of(scheme: QuantScheme | None, n: int, k: int) -> WeightValue:
     return matrix
 
 
+def cached_shape(form: Form, threads: int) -> tuple[int, int]:
+    """Rows and columns of a matrix of a form, of which each thread's share stays in its cache."""
+    room = CACHED_PART * threads * native.load().second_level_cache()
+    one = Layers(form, ((64, CACHED_COLUMNS),), rows=1, threads=1, num_bytes=0, turned=False).bytes
+    return 64 * max(1, int(room / one)), CACHED_COLUMNS
+
+
 class Layers:
     """Layers of one form, one after another: so many that their weights take ``num_bytes``."""
 
-    def __init__(self, form: Form, *, rows: int, threads: int, num_bytes: int) -> None:
-        """``rows``: the most that they are multiplied by."""
+    def __init__(
+        self,
+        form: Form,
+        shapes: Shapes = SHAPES,
+        *,
+        rows: int,
+        threads: int,
+        num_bytes: int,
+        turned: bool = True,
+        times: int = 1,
+    ) -> None:
+        """``rows``: the most that they are multiplied by. ``turned``: whether what is multiplied
+        by points of a lattice is turned, and so are the products; ``times``: how often a layer is
+        multiplied by."""
         hardware = detect()
         self._form, self._rows, self._threads, self._at = form, rows, threads, 0
-        columns = sum(max(k, 8 * n) + k for n, k in SHAPES)
+        self._turned, self._times = turned, times
+        columns = sum(max(k, 8 * n) + k for n, k in shapes)
         self._native: Any = native.load().Executor(
             threads=threads,
             cpus=list(hardware.placement)[:threads],
@@ -133,11 +161,11 @@ class Layers:
             kv_layers=[],
         )
         self._turns: dict[Turn, tuple[Any, Any]] = {}
-        values = {shape: value_of(form.scheme, *shape) for shape in SHAPES}
-        places = {shape: self._buffers(*shape) for shape in SHAPES}
+        values = {shape: value_of(form.scheme, *shape) for shape in shapes}
+        places = {shape: self._buffers(*shape) for shape in shapes}
         self.count = 0
         while self.count == 0 or self.bytes < num_bytes:
-            for shape in SHAPES:
+            for shape in shapes:
                 self._append(values[shape], *shape, *places[shape])
             self.count += 1
 
@@ -148,7 +176,7 @@ class Layers:
 
     def seconds(self, rows: int, least: float) -> float:
         """The shortest time of a layer by so many rows, within ``least`` seconds."""
-        return best_time(self._native, rows, self._threads, least) / self.count
+        return best_time(self._native, rows, self._threads, least) / self.count / self._times
 
     def _buffer(self, elem: DType, columns: int) -> Any:
         size = columns * (2 if elem == "bfloat16" else 4) + 64  # an odd number of lines apart
@@ -180,10 +208,14 @@ class Layers:
         if not isinstance(scheme, LatticeScheme):
             self._product(scheme, value, n, k, x, out)
             return
-        self._native.append_turn_rows(x=x, out=turned, **self._turn(Turn(k, scheme.seed, "input")))
+        if self._turned:
+            turn = self._turn(Turn(k, scheme.seed, "input"))
+            self._native.append_turn_rows(x=x, out=turned, **turn)
         self._product(E8P, value, n, k, turned, first)
         if scheme.bits > 2:
             self._product(SECOND_POINTS[scheme.bits], value, n, k, turned, second)
+        if not self._turned:
+            return
         self._native.append_turn_back(
             x=first,
             second=second if scheme.bits > 2 else None,
@@ -202,7 +234,8 @@ class Layers:
         only = self._form.weight_only
         op = Linear("", "", k, (LinearPart("", n),), None, scheme, only)
         matrix = form.add(self._native, op, 1)
-        self._native.append_linear(matrix, None, x, out, "none")
+        for _ in range(self._times):
+            self._native.append_linear(matrix, None, x, out, "none")
         form.pack(MatrixPart(self._native, matrix, 0, "a matrix"), value)
 
     def _floats(self, values: NDArray[Any]) -> Any:
@@ -239,16 +272,31 @@ def main() -> int:
         name: Layers(FORMS[name], rows=max(a.rows), threads=a.threads, num_bytes=uncached)
         for name in names
     }
+    cached = {
+        name: Layers(
+            FORMS[name],
+            (cached_shape(FORMS[name], a.threads),),
+            rows=1,
+            threads=a.threads,
+            num_bytes=0,
+            turned=False,
+            times=CACHED_TIMES,
+        )
+        for name in names
+    }
+    arithmetic: dict[str, list[float]] = {name: [] for name in names}
     times: dict[tuple[str, int], list[float]] = {(n, rows): [] for n in names for rows in a.rows}
     for _ in range(a.rounds):
+        for name in names:
+            arithmetic[name].append(cached[name].bytes / cached[name].seconds(1, a.seconds) / 1e9)
         for rows in a.rows:
             for name in names:
                 times[name, rows].append(layers[name].seconds(rows, a.seconds))
     print(f"{hardware.cpu_model}, {native.load().isa}, {a.threads} threads, {a.rounds} rounds\n")
     weights = sum(math.prod(shape) for shape in SHAPES)
     head = "".join(f" {_counted(rows)}: GB/s | times bf16's |" for rows in a.rows)
-    print(f"| | bits a weight |{head}")
-    print("|---|---:|" + "---:|---:|" * len(a.rows))
+    print(f"| | bits a weight |{head} one row, in cache: GB/s |")
+    print("|---|---:|" + "---:|---:|" * len(a.rows) + "---:|")
     for name in names:
         own = layers[name].bytes / layers[name].count
         cells = [name, f"{8 * own / weights:.2f}"]
@@ -256,6 +304,7 @@ def main() -> int:
             taken, base = times[name, rows], times["bf16", rows]
             cells.append(f"{own / statistics.median(taken) / 1e9:.1f}")
             cells.append(_spread([each / of for each, of in zip(taken, base, strict=True)]))
+        cells.append(f"{statistics.median(arithmetic[name]):.1f}")
         print(f"| {' | '.join(cells)} |")
     return 0
 

@@ -18,17 +18,19 @@ inline bool has_scale32(WeightFormat format) {
          format != WeightFormat::mxfp8;
 }
 
-// What a Format's quad() has of column k of a block: of lattice points what their definition says, else
-// the code as it was read.
-inline int code_of(WeightFormat format, const FileBlock& block, int64_t k) {
+// Column k of a block: of lattice points what their definition says, else what the code stands for that
+// was read.
+template <class Format>
+auto point_in(WeightFormat format, const FileBlock& block, int64_t k) {
   const uint8_t* const codes = block.codes.data() + k / 8 * 8;
   const auto i = size_t(k % 8);
-  if (format == WeightFormat::small_e8) return kSmallE8Codes[codes[0]][i];
-  if (format != WeightFormat::e8p) return block.codes[size_t(k)];
+  using Point = decltype(point_of<Format>(0));
+  if (format == WeightFormat::small_e8) return Point(kSmallE8Codes[codes[0]][i] - kSmallE8Offset);
+  if (format != WeightFormat::e8p) return point_of<Format>(block.codes[size_t(k)]);
   unsigned signs = codes[1] & 127;
   signs |= unsigned(std::popcount(signs) % 2) << 7;
   const int size = int8_t(kE8pMagnitudes[codes[0]][i]);
-  return (signs >> i & 1 ? -size : size) + (codes[1] & 128 ? -1 : 1) + E8p::kOffset;
+  return Point((signs >> i & 1 ? -size : size) + (codes[1] & 128 ? -1 : 1));
 }
 
 template <class Format>
@@ -39,7 +41,7 @@ BlockColumn<Format> read_column(WeightFormat format, const std::byte* row, int64
   for (int64_t first = 0; first < k; first += size.columns, row += size.bytes) {
     const FileBlock block = read_block(format, row);
     for (int64_t i = 0; i < size.columns; ++i)
-      column.points.push_back(point_of<Format>(code_of(format, block, i)));
+      column.points.push_back(point_in<Format>(format, block, i));
     for (int64_t g = 0; g < size.columns / Format::kGroup; ++g) {
       float scale = to_f32(block.scale[super ? 0 : g]), least = to_f32(block.least[super ? 0 : g]);
       if (format == WeightFormat::mxfp4) scale = std::ldexp(1.0f, int(block.exponent) - 128);
@@ -208,5 +210,36 @@ inline void check_block_products(Pool& pool, std::mt19937& rng) {
     });
   }
 }
+
+#if defined(__AVX512VNNI__)
+
+// Codes that are looked up in registers stand for the points of those that are gathered.
+template <class Shuffled, class Gathered>
+void check_shuffled(const char* name, std::mt19937& rng) {
+  alignas(64) std::byte segment[Gathered::kSegmentBytes];
+  for (int round = 0; round < 500; ++round) {
+    for (std::byte& each : segment) each = std::byte(rng());
+    for (int q = 0; q < kRunQuads; ++q) {
+      alignas(64) std::byte got[kLineBytes], expected[kLineBytes];
+      Shuffled::quad(segment, 0, q).store(got);
+      Gathered::quad(segment, 0, q).store(expected);
+      for (int i = 0; i < kLineBytes; ++i)
+        expect(point_of<Shuffled>(int(got[i])) == point_of<Gathered>(int(expected[i])),
+               std::string(name) + ": quad " + std::to_string(q) + ", byte " + std::to_string(i));
+    }
+  }
+}
+
+inline void check_shuffled(std::mt19937& rng) {
+  if (!shuffles_bytes()) return;
+  check_shuffled<ShuffledE8p, E8p>("E8P", rng);
+  check_shuffled<ShuffledSmallE8, SmallE8>("the smaller codebook", rng);
+}
+
+#else
+
+inline void check_shuffled(std::mt19937&) {}
+
+#endif
 
 }  // namespace penstock::check

@@ -41,6 +41,7 @@ int main() {
   check_conversion<bf16>("bfloat16", rng);
   check_conversion<f16>("float16", rng);
   check_functions();
+  check_shuffled(rng);
   check_orders(10000, rng);
   for (const int threads : {1, 3}) {
     Pool pool(threads, false);

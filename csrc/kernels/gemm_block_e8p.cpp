@@ -1,5 +1,5 @@
 // The tables of lattice points, made of their definition (quant/lattice.py) by the compiler.
-#include "gemm_block_e8p.h"
+#include "gemm_block_shuffled.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -102,5 +102,54 @@ constexpr PointTable small_e8_codes() {
 
 alignas(64) constinit const PointTable kE8pMagnitudes = e8p_magnitudes();
 alignas(64) constinit const PointTable kSmallE8Codes = small_e8_codes();
+
+#if defined(__AVX512VNNI__)
+
+namespace {
+
+constexpr size_t first_odd() {
+  const PointTable table = e8p_magnitudes();
+  size_t at = 0;
+  while (table[at][7] < 128) ++at;
+  return at;
+}
+
+constexpr std::array<ByteTable, 2> e8p_chosen() {
+  const PointTable table = e8p_magnitudes();
+  std::array<ByteTable, 2> planes{};
+  for (size_t code = 0; code < 256; ++code)
+    for (size_t k = 0; k < 8; ++k) {
+      const int size = table[code][k] < 128 ? table[code][k] : 256 - table[code][k];  // 2, 6 or 10
+      planes[k / 4][code] |= uint8_t(size / 4 << 2 * (k % 4));
+    }
+  return planes;
+}
+
+// The lower of the two bits of each k, of eight signs of which seven are given.
+constexpr std::array<std::array<uint8_t, 128>, 2> e8p_signs() {
+  std::array<std::array<uint8_t, 128>, 2> planes{};
+  for (unsigned given = 0; given < 128; ++given) {
+    const unsigned signs = given | unsigned(std::popcount(given) & 1) << 7;
+    for (unsigned k = 0; k < 8; ++k) planes[k / 4][given] |= uint8_t((signs >> k & 1) << 2 * (k % 4));
+  }
+  return planes;
+}
+
+constexpr std::array<ByteTable, 4> small_e8_pairs() {
+  const PointTable table = small_e8_codes();
+  std::array<ByteTable, 4> planes{};
+  for (size_t code = 0; code < 256; ++code)
+    for (size_t k = 0; k < 8; ++k) planes[k / 2][code] |= uint8_t(table[code][k] << 4 * (k % 2));
+  return planes;
+}
+
+}  // namespace
+
+constinit const uint8_t kE8pFirstOdd = uint8_t(first_odd());
+alignas(64) constinit const std::array<ByteTable, 2> kE8pChosen = e8p_chosen();
+alignas(64) constinit const std::array<std::array<uint8_t, 128>, 2> kE8pSigns = e8p_signs();
+alignas(64) constinit const std::array<ByteTable, 4> kSmallE8Pairs = small_e8_pairs();
+
+#endif
 
 }  // namespace penstock

@@ -12,6 +12,8 @@
 //   what Points say          of its codes (gemm_block_points.h)
 //   quad(segment, run, q)    codes of 4 k of 16 columns: quad q of 8 of a run of 32 k
 //   loose_quad(...)          likewise, for who looks at the bits of a code alone
+//   looked_up(segment)       or, where many codes are looked up at once (gemm_block_shuffled.h), what
+//                            is found of a segment, which is a run; and loose_quad(found, q)
 //   scale(segment, group), least(segment, group)
 // and, if they need it (gemm_points_format.h),
 //   zeros(segment, behind, group)  what a group's codes stand for more than points
@@ -28,6 +30,7 @@
 #include "gemm_block_e8p.h"
 #include "gemm_block_points.h"
 #include "gemm_block_quad.h"
+#include "gemm_block_shuffled.h"
 #include "gemm_cuts.h"
 
 namespace penstock {
@@ -38,6 +41,10 @@ constexpr int kRunQuads = 8;
 // Whether a Format has zeros.
 template <class Format>
 concept HasZeros = requires(const std::byte* at) { Format::zeros(at, at, int64_t(0)); };
+
+// Whether it looks many codes up at once.
+template <class Format>
+concept HasLookups = requires(const std::byte* at) { Format::looked_up(at); };
 
 template <class Format>
 constexpr int64_t behind_bytes() {
@@ -295,8 +302,13 @@ auto with_block_format(WeightFormat format, F&& f) {
     case WeightFormat::nf4: return f(Nf4());
     case WeightFormat::fp4: return f(Fp4());
     case WeightFormat::nvfp4_scaled: return f(NvFp4Scaled());
+#if defined(__AVX512VNNI__)
+    case WeightFormat::e8p: return shuffles_bytes() ? f(ShuffledE8p()) : f(E8p());
+    case WeightFormat::small_e8: return shuffles_bytes() ? f(ShuffledSmallE8()) : f(SmallE8());
+#else
     case WeightFormat::e8p: return f(E8p());
     case WeightFormat::small_e8: return f(SmallE8());
+#endif
     case WeightFormat::q4_0:
     case WeightFormat::int8:
     case WeightFormat::int4: break;

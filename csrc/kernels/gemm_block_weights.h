@@ -19,11 +19,13 @@ struct DirectWeights {
   static constexpr int64_t kBehind = behind_bytes<Format>();
   static constexpr bool kPrefetched = true;
 
-  // What all codes of a group are moved by.
+  // What all codes of a group are moved by, or what is looked up of them.
   static PENSTOCK_INLINE auto shift(const std::byte* segment, const std::byte* behind,
                                     int64_t group) {
     if constexpr (HasZeros<Format>)
       return typename Operand::template Shift<Format>(Format::zeros(segment, behind, group));
+    else if constexpr (HasLookups<Format>)
+      return Format::looked_up(segment);
     else
       return NoShift();
   }
@@ -32,10 +34,17 @@ struct DirectWeights {
   static PENSTOCK_INLINE Operand::Weights step(const std::byte* segment, int64_t run, int step,
                                                [[maybe_unused]] const Shift& by) {
     Quad codes[Operand::kQuads];
-    for (int i = 0; i < Operand::kQuads; ++i)
-      codes[i] = Operand::kLoose && !HasZeros<Format>
-                     ? Format::loose_quad(segment, run, step * Operand::kQuads + i)
-                     : Format::quad(segment, run, step * Operand::kQuads + i);
+    for (int i = 0; i < Operand::kQuads; ++i) {
+      const int q = step * Operand::kQuads + i;
+      if constexpr (HasLookups<Format>) {
+        codes[i] = Format::loose_quad(by, q);
+        if constexpr (!Operand::kLoose) codes[i] = codes[i].masked((1 << Format::kBits) - 1);
+      } else if constexpr (Operand::kLoose && !HasZeros<Format>) {
+        codes[i] = Format::loose_quad(segment, run, q);
+      } else {
+        codes[i] = Format::quad(segment, run, q);
+      }
+    }
     if constexpr (HasZeros<Format>) return by.decode(codes);
     else return Operand::template decode<Format>(codes);
   }

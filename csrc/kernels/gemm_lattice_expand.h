@@ -2,7 +2,7 @@
 // All have one scale, a power of two, which comes last.
 #pragma once
 
-#include "gemm_block_operands.h"
+#include "gemm_block_weights.h"
 #include "gemm_epilogue.h"
 #include "gemm_points_expand.h"
 
@@ -25,8 +25,9 @@ struct Expand<LatticePairs> {
   alignas(kLineBytes) float scales[kPanelColumns];
 
   explicit Expand(const PanelView& p) {
-    if (p.format == WeightFormat::e8p) choose<E8p>();
-    else choose<SmallE8>();
+    with_block_format(p.format, [&]<class Format>(Format) {
+      if constexpr (Format::kGroup == kPointRun && Format::kSegment == kPointRun) choose<Format>();
+    });
   }
 
   // What the sums of all k of a panel become.
@@ -35,17 +36,14 @@ struct Expand<LatticePairs> {
   }
 
  private:
-  static_assert(E8p::kSegment == kPointRun && SmallE8::kSegment == kPointRun);
-
   template <class Format>
   void choose() {
     run = [](const PanelView&, const std::byte* panel, int64_t k, std::byte* to) {
       const std::byte* const segment = panel + k / kPointRun * Format::kSegmentBytes;
+      using From = DirectWeights<Format, PairOperand>;
+      const auto by = From::shift(segment, nullptr, 0);
 #pragma GCC unroll 8
-      for (int q = 0; q < kRunQuads; ++q) {
-        const Quad codes[PairOperand::kQuads] = {Format::quad(segment, 0, q)};
-        PairOperand::decode<Format>(codes).store(to + q * PairOperand::kStepBytes);
-      }
+      for (int q = 0; q < kRunQuads; ++q) From::step(segment, 0, q, by).store(to + q * PairOperand::kStepBytes);
     };
     fetch = [](const PanelView&, const std::byte* panel, int64_t k) {
       const std::byte* const segment = panel + k / kPointRun * Format::kSegmentBytes;

@@ -23,10 +23,10 @@ from penstock.interface.executor import Limits
 from penstock.interface.weights import Place
 from penstock.plan.ops import Linear
 from penstock.plan.plan import Plan
-from penstock.quant import CodebookMatrix, CodebookScheme
-from penstock.quant.scheme import CodebookBits
+from penstock.quant import CodebookMatrix, CodebookScheme, LatticeMatrix, LatticeScheme
+from penstock.quant.scheme import CodebookBits, LatticeBits
 
-LAYOUT = 2
+LAYOUT = 3
 RECORDED = {
     "float32": 0x76C52FD2,
     "float16": 0xF2BB2646,
@@ -41,6 +41,8 @@ RECORDED = {
     "int4, float activations": 0xC7CB4969,
     "codebooks of 3 bits": 0x247641C1,
     "codebooks of 4 bits, float32": 0x9B5E3E20,
+    "lattice points of 3 bits": 0x5A8A4160,
+    "lattice points of 4 bits, float32": 0xD95B2C6D,
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "float32": {"dtype": "float32"},
@@ -64,6 +66,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "int4, float activations": {"quantization": "int4", "quantize_activations": False},
     "codebooks of 3 bits": {},
     "codebooks of 4 bits, float32": {"dtype": "float32"},
+    "lattice points of 3 bits": {},
+    "lattice points of 4 bits, float32": {"dtype": "float32"},
+}
+LATTICE_BITS: dict[str, LatticeBits] = {
+    "lattice points of 3 bits": 3,
+    "lattice points of 4 bits, float32": 4,
 }
 CODEBOOK_BITS: dict[str, CodebookBits] = {
     "codebooks of 3 bits": 3,
@@ -82,8 +90,10 @@ class FixedWeights:
     def names(self) -> Iterable[str]:
         return self._shapes
 
-    def get(self, name: str) -> np.ndarray | CodebookMatrix:
+    def get(self, name: str) -> np.ndarray | CodebookMatrix | LatticeMatrix:
         scheme = self._schemes.get(name)
+        if isinstance(scheme, LatticeScheme):
+            return self._in_points(name, scheme)
         if isinstance(scheme, CodebookScheme):
             return self._in_codebooks(name, scheme)
         count = int(np.prod(self._shapes[name]))
@@ -91,6 +101,12 @@ class FixedWeights:
         mixed += np.uint32(zlib.crc32(name.encode()))
         values = (mixed >> np.uint32(25)).astype(np.float32) - np.float32(64)
         return (values / np.float32(256)).reshape(self._shapes[name])
+
+    def _in_points(self, name: str, scheme: LatticeScheme) -> LatticeMatrix:
+        n, k = self._shapes[name]
+        mixed = np.arange(n * -(-k // 8) * scheme.bits, dtype=np.uint32) * np.uint32(2654435761)
+        codes = (mixed >> np.uint32(24)).astype(np.uint8).reshape(n, -1, scheme.bits)
+        return LatticeMatrix(scheme, codes, np.float32(0.5), k)
 
     def _in_codebooks(self, name: str, scheme: CodebookScheme) -> CodebookMatrix:
         n, k = self._shapes[name]
@@ -116,6 +132,15 @@ def test_packed_bytes_are_those_of_the_layouts_number(
             "quant_method": "penstock-squeezellm",
             "bits": CODEBOOK_BITS[form],
             "outliers": 0.01,
+            "modules_to_not_convert": ["lm_head"],
+        }
+    if form in LATTICE_BITS:
+        sizes["hidden_size"], sizes["intermediate_size"] = 96, 160  # whole numbers of 32 columns
+        sizes["quantization_config"] = {
+            "quant_method": "quip",
+            "codebook": "E8P",
+            "bits": LATTICE_BITS[form],
+            "seed": 5,
             "modules_to_not_convert": ["lm_head"],
         }
     model = configure(**sizes)
