@@ -101,7 +101,7 @@ struct ShuffledE8p : LatticePanels<2> {
     const __m512i chosen = shifted_bytes(_mm512_load_si512(kChosenAt[block].data()), all.chosen[q % 2]);
     const __m512i changed =
         shifted_bytes(_mm512_load_si512(kChangedAt[block].data()), all.changed[q % 2]);
-    return {_mm512_ternarylogic_epi32(_mm512_set1_epi8(3), chosen, changed, 0xca)};
+    return {_mm512_ternarylogic_epi32(chosen, changed, _mm512_set1_epi8(3), 0xe4)};  // mask ? a : b
   }
 
  private:
