@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +13,9 @@ from penstock.errors import ConfigError
 
 _DECIMAL: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
+_SIZE: Final = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*([KMGT]?)(I?)B?", re.I | re.ASCII)
+MOST_BYTES: Final = (1 << 63) - 1
+"""No file system counts further."""
 
 
 class KvDisk(msgspec.Struct, frozen=True):
@@ -39,7 +42,9 @@ class KvDisk(msgspec.Struct, frozen=True):
             raise ConfigError(
                 f"the size of kv_disk {text!r} is none: write it as 100GB, 500MiB or 1000000000"
             )
-        return cls(str(Path(folder).expanduser().absolute()), count)
+        if count > MOST_BYTES:
+            raise ConfigError(f"the size of kv_disk {text!r} is more than any disk has")
+        return cls(str(absolute_path("kv_disk", folder)), count)
 
 
 class BlockPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +57,19 @@ class BlockPlace(msgspec.Struct, frozen=True, kw_only=True):
     """The digest of what its blocks are of, in hexadecimal digits."""
 
 
+def absolute_path(option: str, text: str) -> Path:
+    """The path that an option names, which may begin with ``~``. Raises ConfigError."""
+    if "\0" in text:
+        raise ConfigError(f"{option}: {text!r} has a null byte, and no path has one")
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError:
+        raise ConfigError(
+            f"{option}: {text!r} is in the home of a user whom this system does not know; write "
+            "the path itself"
+        ) from None
+
+
 def size_of(text: str) -> int | None:
     """Bytes of ``2GiB`` (binary), ``2GB`` or ``2G`` (decimal), or ``2147483648``; None if it is no
     size."""
@@ -59,4 +77,4 @@ def size_of(text: str) -> int | None:
     if match is None or (match[3] and not match[2]):
         return None
     unit = match[2].upper()
-    return int(float(match[1]) * (_BINARY[unit] if match[3] else _DECIMAL[unit]))
+    return int(Fraction(match[1]) * (_BINARY[unit] if match[3] else _DECIMAL[unit]))

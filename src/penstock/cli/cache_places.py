@@ -16,7 +16,7 @@ from penstock.cli.parser import UsageError
 from penstock.cli.quantity import age, size
 from penstock.cli.server_key import server_key
 from penstock.errors import ConfigError, PenstockError
-from penstock.kv_disk_config import KvDisk
+from penstock.kv_disk_config import KvDisk, absolute_path
 from penstock.server_link import ServerLink
 from penstock.server_url import split_server_url
 from penstock.terminal import encodable
@@ -101,7 +101,10 @@ def folder_and_limit(text: str) -> tuple[Path, int]:
 def _split(text: str) -> tuple[Path, int | None]:
     if not text:
         raise UsageError("the name of the folder is empty; name the one of --kv-disk")
-    path = Path(text).expanduser().absolute()
+    try:
+        path = absolute_path("the folder", text)
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
     if os.path.lexists(path):
         return path, None
     try:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
-from penstock.kv_disk_config import KvDisk
+from penstock.kv_disk_config import KvDisk, absolute_path
 from penstock.resolve.inputs import Reasons
 
 
@@ -39,7 +38,7 @@ def decide_kv_disk(config: EngineConfig) -> KvDiskDecision:
     )
     disk = KvDisk.parse(config.kv_disk)
     if key_file is not None:
-        absolute = str(Path(key_file).expanduser().absolute())
-        disk = msgspec.structs.replace(disk, key_file=absolute)
+        path = absolute_path("kv_disk_key_file", key_file)
+        disk = msgspec.structs.replace(disk, key_file=str(path))
         why += "; encrypted"
     return KvDiskDecision(disk, {"kv_disk": why})
