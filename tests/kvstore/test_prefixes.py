@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from zlib import crc32
 
@@ -10,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from support.stored_blocks import ABOUT, block, chain, fill, key, of_kind, place_of_kind, same
-from support.tiered import flip
+from support.tiered import flip, segments
 
 from penstock.errors import StoreError
 from penstock.kv_disk_config import BlockPlace
@@ -296,6 +297,20 @@ def test_what_is_no_segment_is_passed_over(tmp_path: Path) -> None:
     os.mkfifo(folder / "d.kvseg")
     assert [each.id for each in prefixes(tmp_path)] == [key(4).hex()]
     assert pinned(tmp_path, 0, 5)
+
+
+@pytest.mark.parametrize("name", ["pin-copy", "pin-", f"pin-{key(4).hex()} (1)", "a copy"])
+def test_a_copy_of_a_file_is_no_pinned_prefix(name: str, tmp_path: Path) -> None:
+    store = of_kind(tmp_path)
+    store.write(chain(0, 5))
+    (file,) = segments(tmp_path)
+    shutil.copy(file, file.with_name(f"{name}.kvseg"))
+    (only,) = prefixes(tmp_path)
+    assert (only.id, only.pinned) == (key(4).hex(), False)
+    store.refresh()
+    assert store.index.num_pinned == 0
+    store.check_integrity()
+    store.close()
 
 
 def test_what_does_not_come_to_disk_is_not_pinned(tmp_path: Path) -> None:

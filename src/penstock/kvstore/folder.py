@@ -53,13 +53,16 @@ class StoreFolder:
         """Open the directory, or make it. ``about`` says in JSON what ``digest`` is of, for people;
         ``limit``: most bytes of all segments of the directory.
 
-        Raises StoreError if others than this user can write there.
+        Raises StoreError if others than this user can write there, or it is no directory.
         """
         self.root = root
         self.digest = digest
         self.path = kind_folder(root, digest)
         self._limit = limit
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise StoreError(f"{error.filename} is no folder, but {_other(error)}") from None
         _require_own(root)
         self.path.mkdir(mode=0o700, exist_ok=True)
         _require_own(self.path)
@@ -295,6 +298,12 @@ def _require_own(folder: Path) -> None:
         raise StoreError(f"{folder} belongs to somebody else; name a folder of your own")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise StoreError(f"others can write into {folder}; `chmod go-w` it if it is yours")
+
+
+def _other(error: FileExistsError) -> str:
+    """What is where a folder was to be made."""
+    path = Path(error.filename)
+    return f"a link to {path.readlink()}, where none is" if path.is_symlink() else "a file"
 
 
 def _is_full(path: Path, layout: SegmentLayout) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -34,7 +35,8 @@ from penstock.regular_file import open_regular
 
 SUFFIX: Final = ".kvseg"
 PIN: Final = "pin-"
-"""The names of files of pinned prefixes begin so."""
+"""The names of files of pinned prefixes begin so; the key of the last block follows."""
+_PINNED: Final = re.compile(rf"{PIN}[0-9a-f]{{32}}{re.escape(SUFFIX)}")
 UNFINISHED: Final = ".new-"
 """So begins the name of a file while it is made."""
 _MODE = 0o600
@@ -237,7 +239,9 @@ class Segment:
 
 
 def is_pin(file_name: str) -> bool:
-    return file_name.startswith(PIN)
+    """Whether a file of this name is a pinned prefix. A copy that somebody has made under another
+    name is none: its blocks make room like others."""
+    return _PINNED.fullmatch(file_name) is not None
 
 
 def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -351,7 +351,14 @@ def test_a_directory_that_cannot_be_used_is_told_of(
     (tmp_path / "file").write_text("")
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
-    for place, why in (("file/kv", "Not a directory"), ("open", "others can write into")):
+    (tmp_path / "link").symlink_to("nowhere")
+    for place, why in (
+        ("file/kv", "Not a directory"),
+        ("file", "file is no folder, but a file"),
+        ("link", "link is no folder, but a link to nowhere, where none is"),
+        ("link/kv", "link is no folder, but a link to nowhere, where none is"),
+        ("open", "others can write into"),
+    ):
         with tiered(config(folder, kv_disk=f"{tmp_path / place}:100MB")) as core:
             complete(core, [request("a", prompt(1, 100))])
             assert core.stats().tier is None
