@@ -10,6 +10,7 @@ together take at most a share of the limit.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -26,6 +27,8 @@ from penstock.kvstore.segment import PIN, SUFFIX, UNFINISHED, Segment, is_pin
 
 PINNED_SHARE: Final = 0.5
 """The part of the limit that pinned prefixes may take."""
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a disk, or a user's part of it, that is full."""
 _FOLDER: Final = "kv-"
 _LIMIT: Final = "limit"
 _LOCK: Final = "lock"
@@ -95,14 +98,33 @@ class StoreFolder:
 
     def make(self, layout: SegmentLayout) -> Segment | None:
         """Make a segment, for which others may have to give way; None where the limit does not
-        allow it, so that this engine's own blocks must make room."""
+        allow it, so that this engine's own blocks must make room.
+
+        Raises OSError where it is the disk that does not (:data:`NO_ROOM`).
+        """
+        path = self.path / f"{secrets.token_hex(8)}{SUFFIX}"
+        limit, full = self._limit, None
         with self._locked():
-            while self._bytes() + layout.total_bytes > self._limit:
-                path = self._yielding(layout.total_bytes)
-                if path is None:
-                    return None
-                path.unlink(missing_ok=True)
-            return Segment.create(self.path / f"{secrets.token_hex(8)}{SUFFIX}", layout)
+            while True:
+                if self._bytes() + layout.total_bytes <= limit:
+                    try:
+                        return Segment.create(path, layout)
+                    except OSError as error:
+                        if error.errno not in NO_ROOM:
+                            raise
+                        limit, full = self._bytes(), error
+                victim = self._yielding(layout.total_bytes, limit)
+                if victim is None:
+                    break
+                victim.unlink(missing_ok=True)
+        if full is not None:
+            raise full
+        return None
+
+    def free_bytes(self) -> int:
+        """Bytes that the disk has room for."""
+        status = os.statvfs(self.path)
+        return status.f_bavail * status.f_frsize
 
     def pin(
         self, tail: Key, layout: SegmentLayout, about: bytes, fill: Callable[[Segment], None]
@@ -150,12 +172,12 @@ class StoreFolder:
     def _bytes(self) -> int:
         return sum(map(_sum, self._kinds().values()))
 
-    def _yielding(self, new: int | None = None) -> Path | None:
+    def _yielding(self, new: int | None = None, limit: int = 0) -> Path | None:
         """The segment that gives way: the least recently used one of a kind that no engine uses, or
         else of the kind that has most; none that is pinned.
 
         ``new``: the bytes of a new segment for which it does; then none does in whose place this
-        kind would have more than an equal share.
+        kind would have more than an equal share of the ``limit``.
         """
         kinds = {
             path: [file for file in files if not file.is_pinned]
@@ -168,7 +190,7 @@ class StoreFolder:
         in_use = [files for files in kinds.values() if files]
         if new is None:
             in_use += [mine] if mine else []
-        elif mine and _sum(mine) + new > self._limit / (len(in_use) + 1):
+        elif mine and _sum(mine) + new > limit / (len(in_use) + 1):
             return None
         if not in_use:
             return None

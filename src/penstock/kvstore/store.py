@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from penstock.cache.retention import Retention
 from penstock.interface.blocks import BlockBytes, Bytes, Checksums
 from penstock.kvstore.blocks import Name, NewBlock, entries_of, is_of, name_of
 from penstock.kvstore.cipher import BlockCipher
-from penstock.kvstore.folder import StoreFolder
+from penstock.kvstore.folder import NO_ROOM, StoreFolder
 from penstock.kvstore.layout import SegmentLayout, pages
 from penstock.kvstore.read_memory import joined
 from penstock.kvstore.segment import Segment
@@ -29,6 +31,11 @@ kind of blocks needs room, and few files are open."""
 _LEAST_SLOTS: Final = 16
 KEPT_SHARE: Final = 0.5
 """The part of the limit that blocks may take which are kept until a time."""
+FREE_SHARE: Final = 0.25
+"""The part of the disk's free room that a new segment takes at most: so a disk with less room than
+the limit is filled by and by, and not refused the first segment."""
+FULL_S: Final = 60.0
+"""Seconds for which a store does not grow after the disk was full."""
 _ROUNDS: Final = 4
 """How often other slots are looked for where others were quicker."""
 
@@ -80,6 +87,7 @@ class KvStore:
             self._group_bytes, retention, windowed, int(limit * KEPT_SHARE) // slot_bytes
         )
         self._notes = UseNotes()
+        self._grow_at = -math.inf
         self.stats = StoreStats()
         try:
             self._open_segments()
@@ -96,6 +104,12 @@ class KvStore:
     def fits(self) -> bool:
         """Whether the limit holds any block at all."""
         return self._layout is not None
+
+    @property
+    def is_cramped(self) -> bool:
+        """Whether the disk had no room when the store was to grow: its own blocks make room
+        before its limit is reached."""
+        return self._grow_at > -math.inf
 
     @property
     def index(self) -> SlotIndex:
@@ -264,8 +278,8 @@ class KvStore:
         ``staying``."""
         chosen: dict[Segment, list[int]] = {}
         left = count - self._index.take_free(count, chosen)
-        while left and self._layout is not None:
-            segment = self._folder.make(self._layout)
+        while left:
+            segment = self._grown()
             if segment is None:
                 break
             self._index.adopt(segment)
@@ -274,6 +288,25 @@ class KvStore:
             for place in self._index.victims(left, self._now(), staying):
                 chosen.setdefault(place.segment, []).append(place.slot)
         return [(segment, sorted(slots)) for segment, slots in chosen.items()]
+
+    def _grown(self) -> Segment | None:
+        """A new segment; None where own blocks must make room instead."""
+        layout = self._layout
+        if layout is None or self._now() < self._grow_at:
+            return None
+        least = min(layout.slots, _LEAST_SLOTS)
+        free = int(self._folder.free_bytes() * FREE_SHARE)
+        if layout.total_bytes > free:
+            smaller = SegmentLayout.of_bytes(layout.digest, layout.slot_bytes, free)
+            slots = max(least, 0 if smaller is None else smaller.slots)
+            layout = dataclasses.replace(layout, slots=slots)
+        try:
+            return self._folder.make(layout)
+        except OSError as error:
+            if error.errno not in NO_ROOM or len(self._index) == self._index.num_pinned:
+                raise
+            self._grow_at = self._now() + FULL_S
+            return None
 
     def _put(
         self, segment: Segment, slots: list[int], blocks: Sequence[NewBlock]

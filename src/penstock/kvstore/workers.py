@@ -19,7 +19,7 @@ from penstock.kvstore.blocks import NewBlock
 from penstock.kvstore.disk_speed import DiskSpeed
 from penstock.kvstore.read_memory import ReadMemory
 from penstock.kvstore.slot_index import Place
-from penstock.kvstore.store import KvStore
+from penstock.kvstore.store import FULL_S, KvStore
 
 QUEUE_BYTES: Final = 64 << 20
 """Bytes of blocks that may wait to be written. What comes then stays in the cache, and is written
@@ -217,6 +217,7 @@ class StoreWorkers:
             if blocks and self._try(partial(self._store.write, blocks)):
                 self.stats.written_bytes += size
                 unsynced += size
+                self._tell_if_cramped()
             with self._changed:
                 was_full = self._waiting_bytes >= QUEUE_BYTES
                 self._waiting_bytes -= size
@@ -235,6 +236,15 @@ class StoreWorkers:
             self._off = True
             self._tell("removed", "the directory of KV blocks was removed; none are kept any more")
         self._store.refresh()
+
+    def _tell_if_cramped(self) -> None:
+        if self._store.is_cramped:
+            self._tell(
+                "cramped",
+                "the disk is full before the folder of KV blocks has its size: the blocks that were "
+                f"used least recently make room, and it grows when it can, which is tried every "
+                f"{FULL_S:.0f} s",
+            )
 
     def _try(self, work: Callable[[], object]) -> bool:
         """Do something with files; returns whether that went well."""

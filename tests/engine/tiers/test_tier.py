@@ -344,6 +344,29 @@ def test_a_full_disk_keeps_nothing_and_serves(
     assert not segments(tmp_path)
 
 
+def test_a_disk_with_less_room_than_the_size_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    allocate = os.posix_fallocate
+
+    def cramped(fd: int, at: int, length: int) -> None:
+        if segments(tmp_path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        allocate(fd, at, length)
+
+    folder = folder_of(tmp_path, LLAMA)
+    monkeypatch.setattr(os, "posix_fallocate", cramped)
+    with tiered(config(folder, kv_disk=f"{tmp_path / 'kv'}:1MB")) as core:
+        for each in range(20):
+            complete(core, [request("a", prompt(each, 300))])
+            settle(core)
+        assert tier(core).evicted_blocks
+        assert not tier(core).failures
+    told = [record.message for record in caplog.records if record.name == "penstock.kvstore"]
+    assert len(told) == 1
+    assert "the disk is full before" in told[0]
+
+
 def test_a_directory_that_cannot_be_used_is_told_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
