@@ -241,9 +241,8 @@ class StoreWorkers:
         if self._store.is_cramped:
             self._tell(
                 "cramped",
-                "the disk is full before the folder of KV blocks has its size: the blocks that were "
-                f"used least recently make room, and it grows when it can, which is tried every "
-                f"{FULL_S:.0f} s",
+                "the disk is full before the folder of KV blocks has its size: those used least "
+                f"recently make room, and to grow is tried every {FULL_S:.0f} s",
             )
 
     def _try(self, work: Callable[[], object]) -> bool:

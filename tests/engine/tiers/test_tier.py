@@ -350,7 +350,7 @@ def test_a_disk_with_less_room_than_the_size_is_told_of(
     allocate = os.posix_fallocate
 
     def cramped(fd: int, at: int, length: int) -> None:
-        if segments(tmp_path):
+        if len(segments(tmp_path)) > 1:  # beside the one that is made
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         allocate(fd, at, length)
 
