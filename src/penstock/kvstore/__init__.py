@@ -7,7 +7,8 @@ The package knows bytes and files, no models, no caches and no engines. From the
     KvStore       store.py       what can be found: blocks are written, read and make room
     SlotIndex     slot_index.py  which block is in which slot, and what makes room: books, no files
     KeptBlocks    kept_blocks.py until when blocks are to stay that somebody has asked to
-    UseNotes      use_notes.py   when blocks were used, until the segments have it
+    UseNotes      use_notes.py   when blocks were used, here and by others
+    SteadyClock   clock.py       the time by which they are
     StoreFolder   folder.py      the directory that engines share: its limit, and who gives way
     Segment       segment.py     one file of slots of equal size, and the table of what is in them
     FileReader    file_reader.py reads it by way of the system's cache (CachedPages), or past it

@@ -6,6 +6,8 @@ from typing import Final
 
 from penstock.kvstore.blocks import Name
 
+MOST_KEPT_S: Final = 86_400.0
+"""Longest time for which blocks are kept at once."""
 _LEAST_SWEPT: Final = 1024
 
 

@@ -5,6 +5,7 @@
     0        SUPER    what the segment is, 64 bytes; never changed
     64       ABOUT    of a pinned prefix what it is (``pins.py``), in JSON; never changed
     2048     CHANGE   a number that grows as entries change, odd while somebody changes some
+    2056     USED     a number that is another one when somebody has noted uses
     4096     entries  64 bytes for each slot
              uses     8 bytes for each slot
     data     slots    ``slot_bytes`` each, a multiple of :data:`PAGE`, as is ``data``
@@ -15,8 +16,9 @@ entry has a number of its own (``change``), so one that came back is another. Al
 little-endian. Entries have a sum of their words: one that a crash or a disk has spoilt counts as
 empty. That a slot holds what its entry says is known by the block's CRC-32C.
 
-Uses are hints: the second of the last use, and how often a block was used. Anybody may write them
-at any time, and losing one costs nothing but a worse choice of what makes room.
+Uses are hints: the second of the last use, or until which a block is to stay, and how often it was
+used. Anybody may write them at any time, and losing one costs nothing but a worse choice of what
+makes room. USED is drawn at random, so that two who write at once leave none that either knows.
 """
 
 from __future__ import annotations
@@ -35,10 +37,12 @@ MAGIC: Final = b"penstkKV"
 PAGE: Final = 4096
 ABOUT_AT: Final = 64
 CHANGE_AT: Final = 2048
+USED_AT: Final = 2056
 ABOUT_BYTES: Final = CHANGE_AT - ABOUT_AT
 ENTRIES_AT: Final = PAGE
 SUPER: Final = struct.Struct("<8sII16sQQ")
 CHANGE: Final = struct.Struct("<Q")
+USED: Final = struct.Struct("<Q")
 
 ENTRY: Final = np.dtype(
     [

@@ -116,7 +116,7 @@ def pin_blocks(
                 raise StoreError(f"{slot:,} of {count:,} blocks came")
         uses = segment.uses()
         uses["second"] = second
-        segment.set_uses(uses)
+        segment.put_uses(range(count), uses)
 
     return folder.pin(tail, layout, msgspec.json.encode(facts), fill)
 

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import re
+import secrets
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,6 +25,8 @@ from penstock.kvstore.layout import (
     ENTRY,
     PAGE,
     USE,
+    USED,
+    USED_AT,
     Entries,
     SegmentLayout,
     Uses,
@@ -208,9 +211,21 @@ class Segment:
         size = self.layout.slots * USE.itemsize
         return np.frombuffer(self._read(self.layout.uses_at, size), USE).copy()
 
-    def set_uses(self, uses: Uses) -> None:
-        """What others have noted since :meth:`uses` is lost."""
-        _write(self._fd, [memoryview(uses.tobytes())], self.layout.uses_at)
+    def uses_mark(self) -> int:
+        """A number that is another one when somebody has written uses."""
+        (mark,) = USED.unpack(self._read(USED_AT, USED.size))
+        return int(mark)
+
+    def put_uses(self, slots: Sequence[int], uses: Uses) -> int:
+        """Write the uses of some slots, ascending, of a table of all; returns the mark that says
+        so. What others have noted of them since :meth:`uses` is lost."""
+        for first, end in _runs(slots):
+            rows = uses[slots[first] : slots[end - 1] + 1]
+            at = self.layout.uses_at + slots[first] * USE.itemsize
+            _write(self._fd, [memoryview(rows.tobytes())], at)
+        mark = secrets.randbits(64)
+        _write(self._fd, [memoryview(USED.pack(mark))], USED_AT)
+        return mark
 
     def _write_entries(self, slots: Sequence[int], entries: Entries) -> None:
         self._begin()

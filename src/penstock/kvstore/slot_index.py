@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from penstock.cache.retention import Retention
 from penstock.kvstore.blocks import Name, NewBlock, name_of
-from penstock.kvstore.kept_blocks import KeptBlocks
+from penstock.kvstore.kept_blocks import MOST_KEPT_S, KeptBlocks
 from penstock.kvstore.segment import Segment
+from penstock.kvstore.use_notes import OthersUses
 
 
 class Place(NamedTuple):
@@ -190,20 +191,57 @@ class SlotIndex:
         with self._mutex:
             return self._leave(segment, slot)
 
-    def follow(self, segment: Segment, changed: NDArray[np.intp], at: float) -> None:
-        """Let names be those of a segment's entries where these have changed, at that time."""
+    def follow(
+        self, segment: Segment, changed: NDArray[np.intp], at: float
+    ) -> list[tuple[Place, float]]:
+        """Let names be those of a segment's entries where these have changed, at that time; returns
+        the places of blocks that were asked here to stay for longer than anybody knows, and until
+        when."""
+        kept = []
         with self._mutex:
             for slot in changed.tolist():
                 self._leave(segment, slot)
             for slot in changed.tolist():
-                self._enter_found(Place(segment, slot), at)
+                until = self._enter_found(Place(segment, slot), at)
+                if until is not None:
+                    kept.append((Place(segment, slot), until))
+        return kept
 
-    def enter_found(self, found: Iterable[tuple[float, bool, Place]]) -> None:
-        """Name free slots by their entries, each with the time at which it was used last, and
-        whether it was used again since it was written."""
+    def follow_uses(self, segment: Segment, others: OthersUses, now: float) -> None:
+        """Let blocks be as recent as others have noted."""
+        if segment.is_pinned or len(others.slots) == 0:
+            return
+        places = segment.entries["place"][others.slots].astype(np.int64)
+        order = np.lexsort((-places, others.seconds))  # of a chain the tail first
         with self._mutex:
-            for at, is_again, place in found:
-                self._enter_found(place, at, is_again)
+            names = [self._names[segment][slot] for slot in others.slots[order].tolist()]
+            uses = zip(
+                names,
+                self._when(names, others.seconds[order].tolist(), now),
+                others.again[order].tolist(),
+                strict=True,
+            )
+            for name, at, is_again in uses:
+                if name is not None and is_again:
+                    self._retention.use(name, at)
+                elif name is not None:
+                    self._retention.keep(name, at)
+
+    def enter_found(
+        self, found: Iterable[tuple[float, bool, Place]], now: float
+    ) -> list[tuple[Place, float]]:
+        """Name free slots by their entries, in the order of the seconds that were noted as those of
+        their last uses, of a chain the tail first; each with whether it was used again since it was
+        written. Returns what :meth:`follow` does."""
+        kept, found = [], list(found)
+        with self._mutex:
+            names = [self._name_of(place) for _, _, place in found]
+            times = self._when(names, [second for second, _, _ in found], now)
+            for (_, is_again, place), at in zip(found, times, strict=True):
+                until = self._enter_found(place, at, is_again)
+                if until is not None:
+                    kept.append((place, until))
+        return kept
 
     def find_again(self, at: float) -> None:
         """Name free slots that hold blocks which were found in others until these were given up."""
@@ -230,24 +268,50 @@ class SlotIndex:
 
     # The mutex is held.
 
-    def _enter_found(self, place: Place, at: float, is_again: bool = False) -> None:
-        """Name a slot by its entry, if that is of a block that is in no other slot."""
-        segment, slot = place
-        entry = segment.entries[slot]
+    def _when(
+        self, names: Sequence[Name | None], seconds: Sequence[float], now: float
+    ) -> list[float]:
+        """When blocks count as used last of which others have noted these seconds, of a chain the
+        tail first. One to come is until when a block is to stay, as far as so many are kept here,
+        of a chain its head; or it is of a clock that was set back."""
+        times = [min(second, now) for second in seconds]
+        for i in reversed(range(len(times))):
+            name, second = names[i], seconds[i]
+            if name is None or not now < second <= now + MOST_KEPT_S:
+                continue
+            if self._kept.add(name, second, now):
+                times[i] = second
+        return times
+
+    def _name_of(self, place: Place) -> Name | None:
+        """The block of a slot's entry; None where there is none that can be found."""
+        entry = place.segment.entries[place.slot]
         group = int(entry["group"])
         if not entry["full"] or group >= len(self._group_bytes):
-            return
+            return None
         if int(entry["bytes"]) != self._group_bytes[group]:
-            return
-        name = name_of(entry["key"].tobytes(), group)
+            return None
+        return name_of(entry["key"].tobytes(), group)
+
+    def _enter_found(self, place: Place, at: float, is_again: bool = False) -> float | None:
+        """Name a slot by its entry, if that is of a block that is in no other slot, with the time
+        that is known as that of its last use; returns until when it was asked to stay here, if that
+        is later."""
+        name = self._name_of(place)
+        if name is None:
+            return None
+        entry = place.segment.entries[place.slot]
         other = self._places.get(name)
         if other is not None:
             # All processes keep the same one of two, or each might write over the other's.
             if _order(other) <= _order(place):
-                return
+                return None
             self._leave(*other)
+        group = int(entry["group"])
         parent = None if group in self._windowed else name_of(entry["parent"].tobytes(), group)
-        self._enter(place, name, parent, at, is_again)
+        until = self._kept.until(name)
+        self._enter(place, name, parent, max(at, until), is_again)
+        return until if until > at else None
 
     def _parent(self, block: NewBlock) -> Name | None:
         return None if block.group in self._windowed else block.parent_name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +17,7 @@ from penstock.cache.retention import Retention
 from penstock.interface.blocks import BlockBytes, Bytes, Checksums
 from penstock.kvstore.blocks import Name, NewBlock, entries_of, is_of, name_of
 from penstock.kvstore.cipher import BlockCipher
+from penstock.kvstore.clock import SteadyClock
 from penstock.kvstore.folder import NO_ROOM, StoreFolder
 from penstock.kvstore.layout import SegmentLayout, pages
 from penstock.kvstore.read_memory import joined
@@ -69,20 +69,20 @@ class KvStore:
         group_bytes: Sequence[int],
         limit: int,
         retention: Retention[Name],
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] | None = None,
         windowed: Collection[int] = (),
         cipher: BlockCipher | None = None,
     ) -> None:
         """``group_bytes``: bytes of a block of each group of layers, as the ``cipher`` makes it,
         where there is one; ``limit``: most bytes of all segments; ``windowed``: groups whose layers
-        have a window. Takes the ``folder``; ``retention`` is empty."""
+        have a window; ``now``: seconds since 1970. Takes the ``folder``; ``retention`` is empty."""
         self._cipher = cipher
         self._folder = folder
         self._group_bytes = tuple(group_bytes)
         self._slot_bytes = slot_bytes = pages(max(group_bytes))
         most = min(max(limit // _SEGMENTS, _LEAST_SLOTS * slot_bytes), limit)
         self._layout = SegmentLayout.of_bytes(folder.digest, slot_bytes, most)
-        self._now = now
+        self._now = SteadyClock() if now is None else now
         self._index = SlotIndex(
             self._group_bytes, retention, windowed, int(limit * KEPT_SHARE) // slot_bytes
         )
@@ -142,7 +142,7 @@ class KvStore:
         until = int(now + seconds)
         names = [name_of(key, g) for key in keys for g in range(len(self._group_bytes))]
         for segment, slot in self._index.keep(names, until, now):
-            self._notes.use(segment, slot, until)
+            self._notes.keep(segment, slot, until)
 
     def read_bytes(self, count: int) -> int:
         """Bytes of memory into which so many blocks are read."""
@@ -212,7 +212,7 @@ class KvStore:
             if segment not in self._index.segments:
                 continue
             with segment.locked() as changed:
-                self._index.follow(segment, changed, int(self._now()))
+                self._follow(segment, changed)
                 if self._index.name_at(place) is None:
                     segment.clear([place.slot])
 
@@ -224,18 +224,18 @@ class KvStore:
                 self._give_up(segment)
 
     def refresh(self) -> None:
-        """Look at what other processes have done, and let them see what was used here."""
+        """Look at what other processes have done and used, and let them see what was used here."""
         gone = False
         for segment in self._index.segments:
             if segment.is_removed:  # perhaps there is another one of its name
                 self._give_up(segment)
                 gone = True
             else:
-                self._index.follow(segment, segment.refresh(), int(self._now()))
+                self._follow(segment, segment.refresh())
         if gone:
             self._index.find_again(int(self._now()))
         self._open_segments()
-        self._notes.save()
+        self._exchange_uses()
 
     def sync(self) -> None:
         """Wait until what was written would survive a loss of power."""
@@ -243,9 +243,9 @@ class KvStore:
             segment.sync()
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._notes.save()
         for segment in self._index.segments:
+            with contextlib.suppress(OSError):
+                self._notes.exchange(segment)
             self._give_up(segment)
             segment.close()
         self._folder.close()
@@ -313,10 +313,10 @@ class KvStore:
     ) -> list[NewBlock]:
         """Write blocks into slots that are free, or whose blocks make room; returns those for
         which they were neither any more."""
-        index, now = self._index, int(self._now())
+        index = self._index
         wanted = {slot: index.name_at(Place(segment, slot)) for slot in slots}
         with segment.locked() as changed:
-            index.follow(segment, changed, now)
+            self._follow(segment, changed)
             if segment.is_removed:
                 self._give_up(segment)
                 return list(blocks)
@@ -328,9 +328,21 @@ class KvStore:
                 return missed
             self.stats.evicted += sum(index.leave(segment, slot) for slot in slots)
             segment.put(slots, entries_of(part), [each.data for each in part])
-            self._notes.begin(segment, index.enter(segment, slots, part, now))
+            self._notes.begin(segment, index.enter(segment, slots, part, int(self._now())))
             self.stats.written += len(part)
         return missed
+
+    def _follow(self, segment: Segment, changed: NDArray[np.intp]) -> None:
+        self._note_kept(self._index.follow(segment, changed, int(self._now())))
+
+    def _note_kept(self, kept: Iterable[tuple[Place, float]]) -> None:
+        for (segment, slot), until in kept:
+            self._notes.keep(segment, slot, int(until))
+
+    def _exchange_uses(self) -> None:
+        for segment in self._index.segments:
+            others = self._notes.exchange(segment)
+            self._index.follow_uses(segment, others, int(self._now()))
 
     def _open_segments(self) -> None:
         """Open segments that were not there before."""
@@ -346,7 +358,8 @@ class KvStore:
                     segment.close()
                     continue
                 slots = segment.refresh()
-                uses, numbers = segment.uses()[slots], segment.entries["place"][slots]
+                uses = self._notes.look(segment)[slots]
+                numbers = segment.entries["place"][slots]
                 found += zip(
                     uses["second"].tolist(),
                     (-numbers.astype(np.int64)).tolist(),
@@ -357,7 +370,8 @@ class KvStore:
                 self._index.adopt(segment)
         # Those used in the same second: of a chain the tail first.
         found.sort(key=lambda each: each[:2])
-        self._index.enter_found((second, again, place) for second, _, again, place in found)
+        entered = ((second, again, place) for second, _, again, place in found)
+        self._note_kept(self._index.enter_found(entered, int(self._now())))
 
     def _suits(self, layout: SegmentLayout) -> bool:
         return layout.digest == self._folder.digest and layout.slot_bytes == self._slot_bytes

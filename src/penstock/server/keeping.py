@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from penstock.interface.messages import RequestOptions
+from penstock.kvstore.kept_blocks import MOST_KEPT_S
 from penstock.server.errors import ApiError
 from penstock.server.fields.check import Advice
 
@@ -15,13 +16,12 @@ if TYPE_CHECKING:
 
 FIELD: Final = "cache_keep_s"
 """The field of all dialects in which prompts may be kept."""
-MOST_S: Final = 86_400.0
-KeepSeconds = Annotated[float, msgspec.Meta(ge=0, le=MOST_S)]
+KeepSeconds = Annotated[float, msgspec.Meta(ge=0, le=MOST_KEPT_S)]
 
 _DEFAULT_TTL: Final = "5m"
 _TTLS: Final = {"5m": 300.0, "1h": 3600.0}
 """Anthropic's, by what ``cache_control.ttl`` says."""
-_RETENTIONS: Final = {"24h": 86_400.0}
+_RETENTIONS: Final = {"24h": MOST_KEPT_S}
 """OpenAI's, by what ``prompt_cache_retention`` says; others are of memory."""
 
 
