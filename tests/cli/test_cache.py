@@ -123,6 +123,9 @@ def test_a_server_computes_and_keeps(
     )
     assert not chat["usage"]["prompt_tokens_details"]["cached_tokens"]
     assert {each["label"] for each in listed(capsys, url, "--pinned")} == {"a text"}
+    assert "is called 'words'" in said(capsys, "rename", url, "a text", "words")
+    assert {each["label"] for each in listed(capsys, url, "--pinned")} == {"words"}
+    assert "is called 'a text'" in said(capsys, "rename", url, "a text", "words", code=1)
 
 
 @pytest.mark.slow
@@ -304,6 +307,25 @@ def test_sizes_of_folders_do_not_shrink_by_a_command(
     assert "no engine has used" in said(capsys, "import", f"{tmp_path}/new", path, code=2)
     assert "folder is empty" in said(capsys, "list", "", code=2)
     assert "cannot be reached" in said(capsys, "list", "HTTP://127.0.0.1:9", code=1)
+
+
+def test_a_label_is_given_and_taken_away(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = str(tmp_path / "kv")
+    store = of_kind(Path(root))
+    store.write(sound_chain())
+    store.close()
+    folder = place_of_kind(Path(root))
+    pin(folder, Holdings(folder.path), [key(n) for n in range(5)], "one", crc32c)
+    folder.close()
+    assert "is called 'two words'" in said(capsys, "rename", root, "one", "two words")
+    assert [each["label"] for each in listed(capsys, root)] == ["two words"]
+    assert "has no label" in said(capsys, "rename", root, key(4).hex()[:6], "")
+    assert [each["label"] for each in listed(capsys, root)] == [""]
+    assert "is called 'one'" in said(capsys, "rename", root, "one", "two", code=1)
+    assert "control characters" in said(capsys, "rename", root, key(4).hex(), "a\tb", code=1)
+    assert "there is no folder" in said(capsys, "rename", f"{root}/other", "one", "two", code=1)
 
 
 def test_names_are_shown_on_a_terminal_without_their_characters(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from penstock.errors import StoreError
 from penstock.kv_disk_config import BlockPlace
 from penstock.kvstore.holdings import Holdings
 from penstock.kvstore.pinning import pin_computed
-from penstock.kvstore.prefixes import Prefix, found, pin, prefixes, remove
+from penstock.kvstore.prefixes import Prefix, found, pin, prefixes, remove, rename
 from penstock.kvstore.segment import Segment
 from penstock.kvstore.store import KvStore
 
@@ -297,6 +297,37 @@ def test_what_is_no_segment_is_passed_over(tmp_path: Path) -> None:
     os.mkfifo(folder / "d.kvseg")
     assert [each.id for each in prefixes(tmp_path)] == [key(4).hex()]
     assert pinned(tmp_path, 0, 5)
+
+
+def test_a_pinned_prefix_has_another_label(tmp_path: Path) -> None:
+    store = of_kind(tmp_path, LIMIT)
+    store.write(chain(0, 5))
+    store.write(chain(100, 3))
+    pinned(tmp_path, 0, 5, "one")
+    before = segments(tmp_path)
+    (one,) = found(tmp_path, ["one"])
+    longest = '"\\' * 250
+    for label in (longest, "größe", "", "two"):
+        assert rename(tmp_path, one, label) == msgspec.structs.replace(one, label=label)
+        (now,) = found(tmp_path, [one.id])
+        assert now == msgspec.structs.replace(one, label=label)
+    with pytest.raises(StoreError, match=r"no prefix .* is called 'one'"):
+        found(tmp_path, ["one"])
+    # It is where it was, and what it was.
+    assert segments(tmp_path) == before
+    store.refresh()
+    assert store.index.num_pinned == 10
+    assert same(store, range(5))
+    for label in ("a\nb", "x" * 501):
+        with pytest.raises(StoreError, match="a label is a line"):
+            rename(tmp_path, one, label)
+    (other,) = (each for each in prefixes(tmp_path) if not each.pinned)
+    with pytest.raises(StoreError, match="is not pinned, and only pinned prefixes have labels"):
+        rename(tmp_path, other, "three")
+    remove(tmp_path, one)
+    with pytest.raises(StoreError, match="was removed meanwhile"):
+        rename(tmp_path, one, "four")
+    store.close()
 
 
 @pytest.mark.parametrize("name", ["pin-copy", "pin-", f"pin-{key(4).hex()} (1)", "a copy"])

@@ -245,7 +245,7 @@ def test_every_route_is_asked_above(document: dict[str, Any]) -> None:
     elsewhere = {("get", "/metrics"), ("get", "/engine/events"), ("post", "/admin/profile")}
     elsewhere.add(("get", "/admin/cache/events"))
     # tests/cli/test_cache.py, with a server that keeps blocks on disk
-    elsewhere |= {("post", f"/admin/cache/{what}") for what in ("pin", "remove")}
+    elsewhere |= {("post", f"/admin/cache/{what}") for what in ("pin", "remove", "rename")}
     elsewhere.add(("get", "/admin/cache/prefixes"))
     elsewhere |= {("post", f"/v1/{what}_lora_adapter") for what in ("load", "unload")}  # texts
     elsewhere.add(("post", "/v2/models/{model}/generate_stream"))  # events

@@ -44,6 +44,7 @@ COMMANDS = (
     Command(("cache", "add"), "cache_add", "compute a prefix, and keep it on disk for good"),
     Command(("cache", "list"), "cache_list", "show the prefixes that are kept on disk"),
     Command(("cache", "rm"), "cache_remove", "remove prefixes from disk"),
+    Command(("cache", "rename"), "cache_rename", "give a pinned prefix another label"),
     Command(("cache", "export"), "cache_export", "write a prefix to a file, for another machine"),
     Command(("cache", "import"), "cache_import", "pin a prefix of such a file"),
     Command(("route",), "route", "route requests to several servers, by their caches and loads"),

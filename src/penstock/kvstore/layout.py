@@ -3,7 +3,7 @@
 ::
 
     0        SUPER    what the segment is, 64 bytes; never changed
-    64       ABOUT    of a pinned prefix what it is (``pins.py``), in JSON; never changed
+    64       ABOUT    of a pinned prefix what it is (``PinAbout``), in JSON
     2048     CHANGE   a number that grows as entries change, odd while somebody changes some
     2056     USED     a number that is another one when somebody has noted uses
     4096     entries  64 bytes for each slot

@@ -1,4 +1,4 @@
-"""Prefixes on disk: which there are, which of them are pinned, and their ends.
+"""Prefixes on disk: which there are, which of them are pinned, their labels and their ends.
 
 A prefix is known by the key of its last block, in hexadecimal digits. A *pinned* one has a segment
 of its own, which holds all of its blocks and nothing else: so it gives way to nothing, takes as
@@ -7,6 +7,7 @@ many bytes as its file, and ends with that. What two pinned prefixes have in com
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,10 +21,10 @@ from penstock.cache.prefix import Key
 from penstock.errors import StoreError
 from penstock.kvstore.about import KindAbout
 from penstock.kvstore.blocks import Checksum, NewBlock, entries_of
-from penstock.kvstore.folder import StoreFolder, directory_lock
+from penstock.kvstore.folder import StoreFolder, directory_lock, kind_folder
 from penstock.kvstore.holdings import Holdings, Row, empty, holdings
 from penstock.kvstore.layout import SegmentLayout, pages
-from penstock.kvstore.segment import PIN, Segment
+from penstock.kvstore.segment import PIN, SUFFIX, Segment
 
 LABEL_BYTES: Final = 500
 """Most bytes of a label."""
@@ -145,6 +146,30 @@ def remove(root: Path, prefix: Prefix) -> None:
                 if segment.is_pinned and segment.path.name.startswith(f"{PIN}{prefix.id}."):
                     segment.path.unlink(missing_ok=True)
             empty(_own(kind, tail))
+
+
+def rename(root: Path, prefix: Prefix, label: str) -> Prefix:
+    """Give a pinned prefix another label, or none where that is empty; returns what it is then.
+
+    Raises StoreError for what is no label, and for a prefix that is not pinned (any more), and
+    OSError.
+    """
+    check_label(label)
+    name = prefix.id[:12]
+    if not prefix.pinned:
+        raise StoreError(
+            f"{name} is not pinned, and only pinned prefixes have labels: pin it by "
+            "'penstock cache add', or let it make room"
+        )
+    path = kind_folder(root, bytes.fromhex(prefix.kind)) / f"{PIN}{prefix.id}{SUFFIX}"
+    with directory_lock(root):
+        segment = Segment.open(path) if path.exists() else None
+        if segment is None:
+            raise StoreError(f"{name} was removed meanwhile")
+        with contextlib.closing(segment):
+            facts = msgspec.structs.replace(_facts(segment), label=label)
+            segment.set_about(msgspec.json.encode(facts))
+    return msgspec.structs.replace(prefix, label=label)
 
 
 def check_label(label: str) -> None:

@@ -121,6 +121,12 @@ class Segment:
         """What a pinned prefix is said to be."""
         return self._read(ABOUT_AT, ABOUT_BYTES).rstrip(b"\0")
 
+    def set_about(self, about: bytes) -> None:
+        """Let a pinned prefix be said to be something else: at most :data:`ABOUT_BYTES`, which are
+        written at once."""
+        _write(self._fd, [memoryview(about.ljust(ABOUT_BYTES, b"\0"))], ABOUT_AT)
+        self.sync()
+
     @property
     def is_removed(self) -> bool:
         """Whether the file is in no folder any more, or was cut."""

@@ -1,4 +1,4 @@
-"""Prefixes on disk, for the administrator: pinned, listed and removed."""
+"""Prefixes on disk, for the administrator: pinned, listed, renamed and removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.errors import RequestError, StoreError
 from penstock.interface.messages import EngineRequest
 from penstock.kv_disk_config import BlockPlace
 from penstock.kvstore.pinning import pin_computed
-from penstock.kvstore.prefixes import Prefix, check_label, found, prefixes, remove
+from penstock.kvstore.prefixes import Prefix, check_label, found, prefixes, remove, rename
 from penstock.sampling.params import SamplingParams
 from penstock.server.bodies import Bodies
 from penstock.server.body_decoder import BodyDecoder
@@ -39,6 +39,7 @@ from penstock.server.supervisor import Supervisor
 PIN = "/admin/cache/pin"
 PREFIXES = "/admin/cache/prefixes"
 REMOVE = "/admin/cache/remove"
+RENAME = "/admin/cache/rename"
 _MAX_BODY_BYTES = 65_536
 
 _log = logging.getLogger("penstock.admin")
@@ -56,6 +57,14 @@ class RemoveBody(msgspec.Struct, forbid_unknown_fields=True):
     """Digits that the prefixes' ids begin with, or labels."""
 
     prefixes: list[str]
+
+
+class RenameBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Digits that the prefix's id begins with, or its label; and its label from now on, of which an
+    empty one is none."""
+
+    prefix: str
+    label: str
 
 
 class PinnedPrefixes:
@@ -79,6 +88,7 @@ class PinnedPrefixes:
         self._readers = readers
         self._options = options
         self._removals = BodyDecoder(RemoveBody)
+        self._renames = BodyDecoder(RenameBody)
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -107,6 +117,15 @@ class PinnedPrefixes:
                 "Remove prefixes from disk, pinned or not.",
                 PrefixList,
                 RemoveBody,
+                access="admin",
+            ),
+            Endpoint(
+                "POST",
+                RENAME,
+                self.rename,
+                "Give a pinned prefix another label.",
+                Prefix,
+                RenameBody,
                 access="admin",
             ),
         ]
@@ -152,6 +171,21 @@ class PinnedPrefixes:
         gone = await _on_disk(removed)
         _log.warning("removed %d prefixes from disk", len(gone.data))
         return _json(gone)
+
+    async def rename(self, request: Request) -> Response:
+        """Returns what the prefix is then."""
+        body = await small_body(
+            request, self._renames, _MAX_BODY_BYTES, self._options.body_timeout_s
+        )
+        root = Path(self._place().folder)
+
+        def renamed() -> Prefix:
+            (prefix,) = found(root, [body.prefix])
+            return rename(root, prefix, body.label)
+
+        prefix = await _on_disk(renamed)
+        _log.warning("gave a pinned prefix another label, %s", prefix.id)
+        return _json(prefix)
 
     async def _pinned(self, place: BlockPlace, prompts: Prompts, label: str) -> Prefix:
         """Compute the longest prompt, and pin it."""
