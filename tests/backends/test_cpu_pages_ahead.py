@@ -29,9 +29,16 @@ def resident() -> int:
         return int(statm.read().split()[1]) * mmap.PAGESIZE
 
 
-def executor() -> CpuExecutor:
+def executor(blocks_are_put: bool = False) -> CpuExecutor:
     spec = make_spec()
-    limits = Limits(NUM_BLOCKS, max_tokens=64, max_logit_rows=64, max_sequences=2, threads=2)
+    limits = Limits(
+        NUM_BLOCKS,
+        max_tokens=64,
+        max_logit_rows=64,
+        max_sequences=2,
+        threads=2,
+        blocks_are_put=blocks_are_put,
+    )
     return bind(fuse(lower(spec, "float32")), dummy_weights(spec, 3, "float32"), limits)
 
 
@@ -78,6 +85,28 @@ def test_as_much_is_ahead_as_was_written(monkeypatch: pytest.MonkeyPatch) -> Non
         until(lambda: resident() - before > 1.9 * quarter, PATIENCE_S, "cleared behind a step")
         time.sleep(0.1)
         assert resident() - before < 2.3 * quarter
+    finally:
+        made.close()
+
+
+@pytest.mark.usefixtures("one_node")
+def test_pages_are_there_before_blocks_are_put(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as are put at once, before any step; and where none are put, no more than for
+    steps."""
+    monkeypatch.setattr(binding, "_STEPS_AHEAD", 1)
+    page_bytes = fuse(lower(make_spec(), "float32")).kv_groups.page_bytes
+    quarter = NUM_BLOCKS // 4 * page_bytes
+    monkeypatch.setattr(binding, "_PUT_BYTES", quarter)
+    before = resident()
+    made = executor()
+    time.sleep(0.2)
+    assert resident() - before < 0.5 * quarter
+    made.close()
+    before = resident()
+    made = executor(blocks_are_put=True)
+    try:
+        until(lambda: resident() - before > 0.9 * quarter, PATIENCE_S, "cleared")
+        assert resident() - before < 1.5 * quarter
     finally:
         made.close()
 

@@ -104,6 +104,7 @@ def step_limits(engine_plan: EnginePlan) -> Limits:
         deterministic=config.deterministic,
         rows_per_sequence=config.rows_per_sequence,
         trees=config.speculative is not None or engine_plan.plan.feature_size > 0,
+        blocks_are_put=config.kv_disk is not None,
         num_states=config.num_states,
         state_log=config.state_log,
     )

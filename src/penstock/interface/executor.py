@@ -53,6 +53,9 @@ class Limits:
     trees: bool = False
     """Whether steps may hold draft trees. It affects only when the kernels for them are
     compiled."""
+    blocks_are_put: bool = False
+    """Whether blocks that were computed before are put into the cache between steps
+    (:class:`~penstock.interface.blocks.BlockIO`). It affects only when memory is made ready."""
     num_states: int = 0
     """Number of state slots (``StepInput.states``); 0 for a model whose layers keep no states."""
     state_log: int = 0
