@@ -17,6 +17,7 @@ The package knows bytes and files, no models, no caches and no engines. From the
                   layout.py      the bytes of a segment
     NewBlock      blocks.py      a block to write, and its entry
     BlockCipher   cipher.py      blocks that are encrypted on disk
+    Rates         rates.py       how fast blocks were read and computed, for the next engine
     KindAbout     about.py       what blocks of one kind are of, which names their folder
 
 And for those who are no engine::

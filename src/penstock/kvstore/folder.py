@@ -23,6 +23,7 @@ from typing import Final
 from penstock.cache.prefix import Key
 from penstock.errors import StoreError
 from penstock.kvstore.layout import SegmentLayout
+from penstock.kvstore.rates import RATES
 from penstock.kvstore.segment import PIN, SUFFIX, UNFINISHED, Segment, is_pin
 
 PINNED_SHARE: Final = 0.5
@@ -237,7 +238,7 @@ def remove_empty(root: Path, digest: bytes) -> None:
     with directory_lock(root):
         if not path.is_dir() or _files(path) or _in_use(path):
             return
-        for name in (ABOUT, _USERS):
+        for name in (ABOUT, RATES, _USERS):
             (path / name).unlink(missing_ok=True)
         path.rmdir()
 

@@ -20,11 +20,14 @@ from support.tiered import flip, keep_up, segments, settle, tier, tiered
 
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.config import EngineConfig
+from penstock.engine.core import EngineCore
 from penstock.engine.loader import plan_engine
+from penstock.engine.tiers import restoring
 from penstock.engine.tiers.rule import ReadingCosts
 from penstock.errors import ConfigError
 from penstock.interface.messages import EngineRequest, FinishReason
 from penstock.kvstore.layout import SegmentLayout
+from penstock.kvstore.rates import RATES
 from penstock.kvstore.segment import Segment
 
 pytestmark = needs_native
@@ -325,6 +328,53 @@ def test_a_disk_that_is_too_slow_is_not_waited_for(
         monkeypatch.setattr(ReadingCosts, "worth", lambda *args: False)
         assert [complete(core, [request("a", each)]) for each in prompts[3:]] == expected[3:]
         assert tier(core).declined == 5
+
+
+def test_of_many_that_are_not_worth_it_one_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So what was slow for a while is measured again."""
+    folder = folder_of(tmp_path, LLAMA)
+    prompts = [prompt(each, 100) for each in range(4)]
+    with tiered(config(folder, kv_disk=f"{tmp_path / 'kv'}:100MB")) as core:
+        expected = [complete(core, [request("a", each)]) for each in prompts]
+        settle(core)
+    monkeypatch.setattr(ReadingCosts, "worth", lambda *args: False)
+    monkeypatch.setattr(restoring, "MOST_DECLINED", 3)
+    with tiered(config(folder, kv_disk=f"{tmp_path / 'kv'}:100MB")) as core:
+        assert [complete(core, [request("a", each)]) for each in prompts] == expected
+        assert (tier(core).fetches, tier(core).declined) == (1, 3)
+        assert tier(core).restored_tokens == 96
+
+
+def test_the_next_engine_begins_with_what_was_measured(tmp_path: Path) -> None:
+    asked = config(folder_of(tmp_path, LLAMA), kv_disk=f"{tmp_path / 'kv'}:100MB")
+    with tiered(asked) as core:
+        assert not costs_of(core).rate.known
+        complete(core, [request("a", prompt(1, 300))])
+        settle(core)
+        rate = costs_of(core).rate.measured
+        assert rate is not None
+        assert not costs_of(core).bandwidth.known
+    with tiered(asked) as core:
+        assert costs_of(core).rate.measured == rate
+        complete(core, [request("a", prompt(1, 300))])
+        bandwidth = costs_of(core).bandwidth.measured
+        assert bandwidth is not None
+    (path,) = tmp_path.rglob(RATES)
+    with tiered(asked) as core:
+        assert costs_of(core).bandwidth.measured == bandwidth
+        path.write_bytes(path.read_bytes()[:-3])
+        shutil.copy(path, tmp_path / "damaged")
+    shutil.copy(tmp_path / "damaged", path)
+    with tiered(asked) as core:
+        assert not costs_of(core).bandwidth.known
+        complete(core, [request("a", prompt(1, 300))])
+
+
+def costs_of(core: EngineCore) -> ReadingCosts:
+    assert core._tier is not None
+    return core._tier._costs
 
 
 def test_a_full_disk_keeps_nothing_and_serves(

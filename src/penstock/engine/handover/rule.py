@@ -41,6 +41,16 @@ class Measured:
         """``first`` until something was measured."""
         self.known = False
 
+    def begin(self, value: float | None) -> None:
+        """Begin with what was measured before, if anything was."""
+        if value is not None:
+            self.value, self.known = value, True
+
+    @property
+    def measured(self) -> float | None:
+        """The rate; None while nothing was measured."""
+        return self.value if self.known else None
+
     def add(self, amount: float, seconds: float) -> None:
         if amount <= 0 or seconds <= 0:
             return

@@ -20,6 +20,9 @@ from penstock.scheduler.sequence import SequenceState, Slot, Status
 
 FETCH_SECONDS: Final = tuple(m * 10.0**e for e in range(-3, 2) for m in (1, 2, 5))
 """Bounds of intervals, from 1 ms to 50 s."""
+MOST_DECLINED: Final = 20
+"""The last of so many prefixes that were not worth reading is read: a disk that was slow for a
+while, before a restart perhaps, is measured again."""
 MOST_LOSSES: Final = 20
 """How often a sequence is looked for again that has lost what it had."""
 
@@ -56,6 +59,8 @@ class Restoring:
         """How often it was looked for again."""
         self._count = 0
         self.fetched = self.declined = 0
+        self._declined_running = 0
+        """Those declined since one was read last."""
         self.tokens = 0
         """Tokens of prefixes that became longer."""
         self.saved_s = 0.0
@@ -203,8 +208,11 @@ class Restoring:
         size = sum(len(each.keys) * sizes[each.group] for each in prefix.wanted)
         waiting = sum(each.unread for each in self._fetches.values())
         if not self._costs.worth(tokens, size, waiting):
-            self.declined += 1
-            return None
+            self._declined_running += 1
+            if self._declined_running < MOST_DECLINED:
+                self.declined += 1
+                return None
+        self._declined_running = 0
         self._count += 1
         fetch = Fetch(
             sequence,

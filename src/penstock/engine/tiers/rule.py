@@ -3,7 +3,8 @@
 Reading ``bytes`` takes ``OVERHEAD_S + (waiting + bytes) / bandwidth`` seconds, ``waiting`` being
 those that are read before; computing their ``tokens`` takes ``tokens / rate``. The lesser one is
 done. Both rates are measured, as blocks are read and prompts computed. While one of them is not
-known, what is on disk is read: so it becomes known.
+known, what is on disk is read: so it becomes known. The next engine begins with what this one has
+measured (``kvstore/rates.py``).
 """
 
 from __future__ import annotations

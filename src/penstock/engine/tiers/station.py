@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,13 +18,15 @@ from penstock.engine.block_identity import BlockIdentity
 from penstock.engine.cached_blocks import CachedBlocks
 from penstock.engine.engine_plan import EnginePlan
 from penstock.engine.tiers.disk import DiskStats
+from penstock.engine.tiers.rule import ReadingCosts
 from penstock.engine.tiers.tier import KvTier
 from penstock.errors import ConfigError, StoreError
 from penstock.kv_disk_config import KvDisk
 from penstock.kvstore.about import KindAbout
 from penstock.kvstore.blocks import Name, NewBlock
 from penstock.kvstore.cipher import OVERHEAD, BlockCipher
-from penstock.kvstore.folder import ABOUT, StoreFolder, kind_folders
+from penstock.kvstore.folder import ABOUT, StoreFolder, kind_folder, kind_folders
+from penstock.kvstore.rates import read_rates, write_rates
 from penstock.kvstore.segment import SUFFIX
 from penstock.kvstore.store import KvStore
 from penstock.kvstore.workers import Piece, StoreWorkers, Wanted
@@ -37,8 +39,15 @@ _log = logging.getLogger("penstock.kvstore")
 class StoredBlocks:
     """:class:`penstock.engine.tiers.disk.Disk`: a store and its threads."""
 
-    def __init__(self, store: KvStore, wake: Wake | None = None) -> None:
-        """Takes the ``store``. ``wake`` is set when the engine has work that nobody asked for."""
+    def __init__(
+        self,
+        store: KvStore,
+        wake: Wake | None = None,
+        at_end: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Takes the ``store``. ``wake`` is set when the engine has work that nobody asked for;
+        ``at_end`` is called before the store is closed, and may raise OSError."""
+        self._at_end = at_end
         self._store = store
         self._wake = wake
         self._changed = threading.Condition()
@@ -111,6 +120,8 @@ class StoredBlocks:
         )
 
     def close(self, seconds: float) -> None:
+        with contextlib.suppress(OSError):
+            self._at_end()
         self._workers.close(seconds)
 
     def _deliver(self, piece: Piece) -> None:
@@ -172,7 +183,19 @@ def open_tier(
             "are not read, and make room",
             disk.folder,
         )
-    return KvTier(cache, blocks, StoredBlocks(store, wake), about.digest())
+    costs, path = ReadingCosts(), kind_folder(Path(disk.folder), about.digest())
+    known = read_rates(path, engine_plan.config.threads)
+    costs.bandwidth.begin(known.bandwidth)
+    costs.rate.begin(known.rate)
+
+    def remember() -> None:
+        measured = msgspec.structs.replace(
+            known, bandwidth=costs.bandwidth.measured, rate=costs.rate.measured
+        )
+        write_rates(path, measured)
+
+    stored = StoredBlocks(store, wake, at_end=remember)
+    return KvTier(cache, blocks, stored, about.digest(), costs=costs)
 
 
 def _store(disk: KvDisk, about: KindAbout, cipher: BlockCipher | None) -> KvStore:

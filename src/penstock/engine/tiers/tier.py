@@ -33,14 +33,16 @@ class KvTier:
         disk: Disk,
         kind: bytes = b"",
         now: Callable[[], float] = time.perf_counter,
+        costs: ReadingCosts | None = None,
     ) -> None:
         """``kind``: the digest of what its blocks are of; ``now``: the clock by which steps and
-        waits are measured."""
+        waits are measured; ``costs``: what is known of both ways to a prefix, where anything
+        is."""
         self.kind = kind
         self._cache = cache
         self._disk = disk
         self._now = now
-        self._costs = ReadingCosts()
+        self._costs = costs or ReadingCosts()
         self._saving = Saving(cache, blocks, disk)
         self._restoring = Restoring(cache, blocks, disk, self._costs, now)
 
