@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -11,6 +13,8 @@ from zlib import crc32
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from support.stored_blocks import ABOUT, chain, key, of_kind, same
 from support.tiered import flip
 
@@ -141,6 +145,70 @@ def test_a_manifest_that_cannot_be_is_refused(sent: Path, tmp_path: Path) -> Non
         refused(
             other, sent, "has not the blocks|different blocks|of which none|follow|cannot be|groups"
         )
+
+
+ODD = [
+    None,
+    0,
+    -1,
+    1,
+    1 << 31,
+    1 << 63,
+    1 << 64,
+    -(1 << 70),
+    1e300,
+    "",
+    "x",
+    "\0\x1b[31m",
+    "a" * 600,
+]
+ODD += [
+    [],
+    {},
+    [[]],
+    True,
+    [0] * 5,
+    [5000, 3000],
+    [1 << 40, 1],
+    [-5, 0],
+    [-(1 << 70), 0],
+    [0] * 70_000,
+]
+FIELDS = ["model", "identity", "group_bytes", "windows", "cipher", "store"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([*FIELDS, "places", "label", "blocks", "about"]), st.integers()),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_any_other_manifest_is_refused_or_pinned_whole(
+    sent: Path, tmp_path: Path, changes: list[tuple[str, int]]
+) -> None:
+    """With checksums that are right."""
+    content = sent.read_bytes()
+    size = parcel._HEAD.unpack_from(content)[3]
+    manifest = json.loads(content[parcel._HEAD.size : parcel._HEAD.size + size])
+    for name, value in changes:
+        changed = manifest["about"] if name in FIELDS else manifest
+        if isinstance(changed, dict):
+            changed[name] = ODD[value % len(ODD)]
+    body = json.dumps(manifest).encode()
+    head = parcel._HEAD.pack(parcel.MAGIC, parcel.VERSION, 0, len(body)) + body
+    file = tmp_path / "changed"
+    file.write_bytes(head + parcel._sum(head) + content[parcel._HEAD.size + size + 32 :])
+    root = tmp_path / "to"
+    try:
+        import_prefix(root, LIMIT, file, unseen=True)
+    except StoreError:
+        assert not list(root.rglob("*.kvseg"))
+    else:
+        (prefix,) = prefixes(root)
+        assert (prefix.pinned, prefix.whole) == (True, True)
+    shutil.rmtree(root, ignore_errors=True)
 
 
 def test_a_full_disk_exports_and_imports_nothing(

@@ -41,6 +41,7 @@ _HEAD: Final = struct.Struct("<8sIIQ")
 _SUM_BYTES: Final = 32
 _MOST_MANIFEST: Final = 256 << 20
 _MOST_PLACES: Final = 1 << 20
+_MOST_GROUPS: Final = 1 << 16  # an entry has two bytes for the number of one
 _SPARE: Final = 0
 
 
@@ -217,15 +218,22 @@ def _check(manifest: Manifest, path: Path) -> None:
             "export it by a Penstock like this one"
         )
     groups = len(about.group_bytes)
-    if not groups or len(about.windows) != groups or min(about.group_bytes) <= 0:
+    if (
+        not 0 < groups <= _MOST_GROUPS
+        or len(about.windows) != groups
+        or min(about.group_bytes) <= 0
+    ):
         raise StoreError(f"{path} says nothing of its groups of layers")
     keys: dict[int, bytes] = {}
     if not 0 < manifest.places <= _MOST_PLACES:
         raise StoreError(f"{path} has not the blocks of a prefix of {manifest.places} blocks")
+    firsts = [about.first_seen(group, manifest.places) for group in range(groups)]
+    if sum(manifest.places - first for first in firsts) != len(manifest.blocks):
+        raise StoreError(f"{path} has not the blocks of a prefix of {manifest.places} blocks")
     wanted = [
         (group, place)
-        for group in range(groups)
-        for place in range(about.first_seen(group, manifest.places), manifest.places)
+        for group, first in enumerate(firsts)
+        for place in range(first, manifest.places)
     ]
     ends = any(place == manifest.places - 1 for _, place in wanted)
     if not ends or [(b.group, b.place) for b in manifest.blocks] != wanted:
