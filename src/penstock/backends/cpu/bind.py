@@ -131,7 +131,7 @@ def refusal(plan: Plan) -> str | None:
 
 
 def _blocks_ahead(plan: Plan, limits: Limits) -> int:
-    """For how many blocks behind what was written the KV cache's pages are cleared."""
+    """How many blocks behind what was written have their pages cleared."""
     of_steps = _STEPS_AHEAD * -(-limits.max_tokens // BLOCK_SIZE) * len(plan.kv_groups)
     put = _PUT_BYTES // plan.kv_groups.page_bytes if limits.blocks_are_put else 0
     return min(max(of_steps, put), limits.num_blocks)
