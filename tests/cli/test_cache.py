@@ -326,6 +326,10 @@ def test_a_label_is_given_and_taken_away(
     assert "is called 'one'" in said(capsys, "rename", root, "one", "two", code=1)
     assert "control characters" in said(capsys, "rename", root, key(4).hex(), "a\tb", code=1)
     assert "there is no folder" in said(capsys, "rename", f"{root}/other", "one", "two", code=1)
+    for words in (["list"], ["rm", "one"], ["rename", "one", "two"]):
+        for option in ("--model", "--api-key-env"):
+            why = f"{option}: it is for a server"
+            assert why in said(capsys, words[0], root, *words[1:], option, "x", code=2)
 
 
 def test_names_are_shown_on_a_terminal_without_their_characters(tmp_path: Path) -> None:

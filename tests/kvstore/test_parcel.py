@@ -307,6 +307,13 @@ def test_nothing_gives_way_to_what_is_damaged(sent: Path, tmp_path: Path) -> Non
     assert before == {path: path.read_bytes() for path in before}
 
 
+def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+    """Nor waited for."""
+    os.mkfifo(tmp_path / "fifo")
+    refused(used(tmp_path / "to"), tmp_path / "fifo", "it is a FIFO, not a regular file")
+    refused(used(tmp_path / "to"), tmp_path, "it is a folder, not a regular file")
+
+
 def test_a_folder_that_would_be_too_small_is_not_made(sent: Path, tmp_path: Path) -> None:
     size = 12 * 8192
     with pytest.raises(StoreError, match="0 of the 49,152 that may be pinned"):

@@ -17,7 +17,7 @@ from penstock.cli.cache_places import (
     add_place_argument,
     add_server_arguments,
     asked,
-    folder_of,
+    folder_at,
     is_server,
     link_to,
     queried,
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         )
         found = msgspec.convert(answer["data"], list[Prefix])
     else:
-        found = prefixes(folder_of(args.place))
+        found = prefixes(folder_at(args))
     if args.pinned:
         found = [each for each in found if each.pinned]
     if args.json:

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from penstock.cli.options import option_name
 from penstock.cli.parser import UsageError
 from penstock.cli.quantity import age, size
 from penstock.cli.server_key import server_key
@@ -77,6 +78,17 @@ def queried(address: str, **query: str | None) -> str:
     """A path with those of the parameters that there are."""
     given = {name: value for name, value in query.items() if value is not None}
     return f"{address}?{urlencode(given)}" if given else address
+
+
+def folder_at(args: argparse.Namespace) -> Path:
+    """The folder that a command names where it might name a server. Raises UsageError for what it
+    says of one."""
+    for name in ("model", "api_key_env"):
+        if getattr(args, name) is not None:
+            raise UsageError(
+                f"argument {option_name(name)}: it is for a server, and {args.place} is a folder"
+            )
+    return folder_of(args.place)
 
 
 def folder_of(text: str) -> Path:

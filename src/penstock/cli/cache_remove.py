@@ -17,7 +17,7 @@ from penstock.cli.cache_places import (
     add_place_argument,
     add_server_arguments,
     asked,
-    folder_of,
+    folder_at,
     is_server,
     link_to,
     queried,
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         answer = asked(link_to(args.place, args), path, {"prefixes": args.prefixes})
         gone = msgspec.convert(answer["data"], list[Prefix])
     else:
-        root = folder_of(args.place)
+        root = folder_at(args)
         gone = found(root, args.prefixes)
         for each in gone:
             remove(root, each)

@@ -16,7 +16,7 @@ from penstock.cli.cache_places import (
     add_place_argument,
     add_server_arguments,
     asked,
-    folder_of,
+    folder_at,
     is_server,
     link_to,
     queried,
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         )
         prefix = msgspec.convert(answer, Prefix)
     else:
-        root = folder_of(args.place)
+        root = folder_at(args)
         (before,) = found(root, [args.prefix])
         prefix = rename(root, before, args.label)
     told = f"is called {prefix.label!r}" if prefix.label else "has no label"

@@ -34,6 +34,7 @@ from penstock.kvstore.folder import StoreFolder, check_share, kind_folder, remov
 from penstock.kvstore.holdings import Holdings, holdings
 from penstock.kvstore.layout import VERSION as STORE_VERSION
 from penstock.kvstore.prefixes import Prefix, check_label, layout_of, pin_blocks
+from penstock.regular_file import open_regular
 
 MAGIC: Final = b"penstkKX"
 VERSION: Final = 1
@@ -134,7 +135,7 @@ def import_prefix(
     directory, or has no room there; nothing of it is kept then.
     """
     try:
-        with open(path, "rb") as file:
+        with open(open_regular(path), "rb") as file:
             manifest = _manifest(file, path)
             about, digest = manifest.about, manifest.about.digest()
             _check_blocks(file, manifest, path)
