@@ -55,7 +55,7 @@ class _Drawing:
         self._share /= self._share.sum()
 
     def draw(self, kind: str, requests: int, seconds: float) -> list[TraceLine]:
-        """At least so many requests, the first of each series within so many seconds."""
+        """So many requests or a few more, the first of each series within so many seconds."""
         series = dict(zip(KINDS, (self._conversation, self._task, self._document), strict=True))
         lines: list[TraceLine] = []
         while len(lines) < requests:
