@@ -61,6 +61,25 @@ def test_rows_may_lie_apart_and_there_may_be_none() -> None:
     assert not sums_of("float32", wide[:0]).any()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_scratch_memory_of_earlier_rows_changes_nothing(dtype: DType) -> None:
+    """Rows of an odd number leave half of a pair of bfloat16 in what larger rows have filled."""
+    own = Gram(dtype, 2)
+    own.add(np.full((2100, 300), np.nan, np.float32), np.zeros((300, 300), np.float32))
+    for tokens, columns in [(1, 3), (7, 17), (33, 255), (2047, 31), (2049, 33)]:
+        rows = rows_of(tokens, columns)
+        sums: F32 = np.zeros((columns, columns), np.float32)
+        own.add(rows, sums)
+        own.mirror(sums)
+        assert np.array_equal(sums, sums_of(dtype, rows)), (tokens, columns)
+
+
+def test_there_may_be_more_threads_than_columns() -> None:
+    for tokens, columns in [(1, 1), (5, 3), (20, 300)]:
+        rows = rows_of(tokens, columns)
+        assert np.array_equal(sums_of("float32", rows, threads=7), sums_of("float32", rows))
+
+
 def test_what_is_not_finite_is_seen_on_the_diagonal() -> None:
     rows = rows_of(10, 30)
     rows[3, 7] = np.nan

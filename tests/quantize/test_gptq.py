@@ -142,6 +142,18 @@ def test_inputs_that_are_not_finite_are_refused_with_the_matrix() -> None:
         Gptq(Integers(_grid(), STORAGES["gptq"])).rounded(weights(), hessian, "layer.q")
 
 
+@pytest.mark.parametrize("some", [True, False])
+def test_a_hessian_may_be_read_between_rows(some: bool) -> None:
+    """More columns than a block of the native sums, of which one triangle alone is summed."""
+    x = np.random.default_rng(8).normal(size=(60, 300)).astype(np.float32)
+    hessian = Hessian(300, Gram(), some=some)
+    for part in np.array_split(x, 3):
+        hessian.add(part)
+        sums = hessian.sums("m")
+    assert np.array_equal(sums, sums.T)
+    assert np.allclose(sums, x.T @ x, rtol=1e-4, atol=1e-3)
+
+
 def test_the_loss_of_a_hessian_is_that_of_outputs() -> None:
     matrix, x = weights(), inputs()
     hessian = Hessian(K, Gram())

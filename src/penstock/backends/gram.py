@@ -1,4 +1,4 @@
-"""Gram matrices: sums of the products of all pairs of columns."""
+"""Gram matrices ``x.T @ x``, which calibration sums over all samples."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ F32 = NDArray[np.float32]
 
 
 class Gram:
-    """Adds ``rows.T @ rows`` to sums, on threads of its own, by native code where there is some.
+    """Accumulates ``rows.T @ rows``, with native kernels where they are built, else with NumPy.
 
-    Where ``dtype`` is bfloat16, native code rounds rows to it, as it does before weights of that
-    type multiply them, and sums their products in float32; of other types rows stay float32, as
-    they do without native code. The bits of native sums do not depend on the number of threads.
+    With ``dtype`` bfloat16 the native kernels round rows to bfloat16, as products with weights of
+    that type do, and accumulate in float32. With any other type, and with NumPy, rows stay float32.
+    Native sums are bitwise the same for any number of ``threads``, which are a pool of its own.
+    Scratch memory for up to 2,048 rows is kept between calls, so one thread at a time may call it.
     """
 
     def __init__(self, dtype: DType = "float32", threads: int = 1) -> None:
@@ -30,16 +31,19 @@ class Gram:
         self._native = module.Gram(threads, elem)
 
     def add(self, rows: F32, sums: F32) -> None:
-        """Add ``rows`` ``[tokens, k]``, whose columns are neighbours in memory, to ``sums``
-        ``[k, k]``, contiguous. What lies above the diagonal is right only once :meth:`mirror` has
-        been called."""
+        """Add ``rows.T @ rows`` to ``sums`` in place.
+
+        ``rows`` are float32 ``[tokens, k]``, each row contiguous; ``sums`` are float32 ``[k, k]``
+        in C order. The upper triangle of ``sums`` is valid only after :meth:`mirror`. The native
+        kernels raise ValueError where shapes do not match or a row is not contiguous.
+        """
         if self._native is None:
             sums += rows.T @ rows
         else:
             self._native.add(rows, sums)
 
     def mirror(self, sums: F32) -> None:
-        """Write what lies above the diagonal of ``sums``."""
+        """Complete the upper triangle of ``sums`` from the lower one."""
         if self._native is None:
             return
         block = self._native.block

@@ -1,11 +1,10 @@
-"""AWQ: weights that multiply large inputs are rounded with smaller errors.
+"""AWQ: columns with large inputs are scaled up before rounding, and groups are clipped.
 
 Lin et al., AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration, 2023
-(arXiv 2306.00978). A column that is multiplied by a factor before it is rounded has an error that
-is as much smaller, as long as it does not widen what spans its group. Factors are a power of the
-inputs' sizes, and the power is searched for, with the squared error of the outputs as it is for all
-samples, which the Hessian tells. Then what spans a group is made smaller where the values beyond
-lose less than all others gain.
+(arXiv 2306.00978). Scaling a column up before rounding makes its relative error smaller, as long as
+its group's range stays the same. The factors are the RMS of the input's columns to a power, which
+is searched for by the squared error of the outputs on all samples, computed from the Hessian. Then
+the range of each group is clipped where that lowers the error (``spans.py``).
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from penstock.quantize.hessian import Hessian
 from penstock.quantize.spans import searched_fit
 
 POWERS: Final = 20
-"""Powers from 0 to 1 that are tried: steps of a twentieth."""
+"""Steps between the powers 0 and 1 that are tried."""
 _ROWS: Final = 512
-"""Rows of each matrix whose errors decide the power, evenly apart: more change nothing that
-matters, and products of all rows are most of the time."""
+"""Rows of each matrix, evenly apart, by whose errors the power is chosen. More rows hardly change
+the choice, and products of all rows would take most of the time."""
 
 
 def scale_factors(matrices: Sequence[F32], grid: IntegerGrid, hessian: Hessian) -> F32 | None:
-    """The factors ``[k]`` of the columns of matrices ``[n, k]`` that multiply the same, with which
-    they lose least; None where that is without."""
+    """The factors ``[k]`` by which to multiply the columns of matrices ``[n, k]`` that share an
+    input; None where no factors lose less."""
     sums = hessian.sums("a matrix of a layer")
     sizes = np.sqrt(np.diagonal(sums) / max(hessian.tokens, 1))
     least = sizes.max() * np.float32(1e-4)
@@ -49,8 +48,8 @@ def scale_factors(matrices: Sequence[F32], grid: IntegerGrid, hessian: Hessian) 
 
 
 def _loss(matrix: F32, factors: F32, grid: IntegerGrid, hessian: Hessian) -> float:
-    """The squared error of outputs where columns are multiplied by ``factors``, rounded to nearest,
-    and divided again."""
+    """The squared error of the outputs if columns are multiplied by ``factors``, rounded to
+    nearest, and divided by them again."""
     n, k = matrix.shape
     grouped = (matrix * factors).reshape(n, grid.groups(k), -1)
     scales, zeros = grid.fit(grouped)
@@ -59,9 +58,9 @@ def _loss(matrix: F32, factors: F32, grid: IntegerGrid, hessian: Hessian) -> flo
 
 
 def clipped_fit(grouped: F32, grid: IntegerGrid, hessian: F32) -> tuple[F32, NDArray[np.int32]]:
-    """Scales and zeros ``[n, groups]`` of groups ``[n, groups, size]``, each fitted to the part of
-    its span with which it loses least, by the block ``[size, size]`` of the Hessian that is its
-    own."""
+    """Scales and zero points ``[n, groups]`` of groups ``[n, groups, size]``, each clipped to the
+    fraction of its range that loses least by its own diagonal block ``[size, size]`` of the
+    Hessian."""
     groups, size = grouped.shape[1:]
     blocks = np.stack(
         [hessian[g * size : (g + 1) * size, g * size : (g + 1) * size] for g in range(groups)]

@@ -1,12 +1,12 @@
-"""GPTQ: a matrix is rounded column by column, and those that follow make up for the error.
+"""GPTQ: a matrix is rounded column by column, and later columns compensate for the errors.
 
 Frantar et al., GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers,
 2022 (arXiv 2210.17323). H is the Hessian of the squared error of the outputs (``hessian.py``), and
-U the upper triangle of which ``inv(H) = U.T @ U``. The error of column i, divided by ``U[i, i]``,
-is taken from each column j behind it ``U[i, j]`` times: of all changes of these, the one that
-leaves the least error of outputs, which is the error's square divided by that of ``U[i, i]``. By
-these losses the codes of each group are fitted to a part of what its weights span (``spans.py``),
-which the paper does not do: with all of it, a few large weights make coarse steps for all others.
+U its upper triangular factor, ``inv(H) = U.T @ U``. With e the rounding error of column i,
+``e / U[i, i] * U[i, j]`` is subtracted from each later column j: the update that leaves the least
+squared error of the outputs, ``(e / U[i, i])**2``. The same losses choose how far each group is
+clipped (``spans.py``), which the paper does not do: unclipped, a few large weights make the steps
+of a whole group coarse.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from penstock.quantize.grid import F32, IntegerGrid, IntegerMatrix
 from penstock.quantize.spans import column_fit
 
 Order = Literal["static", "group", "none"]
-"""The order in which columns are rounded. "static" and "group": those that multiply the largest
-inputs come first; groups are then of neighbours all the same, with scales taken beforehand, or of
-columns that are rounded one after another, so that a checkpoint says which columns are whose.
-"none": from the first to the last."""
+"""The order in which columns are rounded (``act_order``). "static" and "group" begin with the
+columns that have the largest inputs. "static" keeps groups of adjacent columns, whose scales are
+computed before anything is rounded; "group" makes groups of columns in that order, so that a
+checkpoint needs an index (``g_idx``). "none": from the first column to the last."""
 
 _BLOCK: Final = 128
-"""Columns after which the errors reach those of later blocks, in one product."""
+"""Columns of a block: the errors of a whole block are passed to later columns in one product."""
 _LEAF: Final = 64
-"""Triangles of so many rows are inverted as any matrix is."""
+"""Triangles of at most so many rows are inverted directly."""
 _TRIES: Final = 4
 
 
@@ -38,9 +38,9 @@ def gptq(
 ) -> IntegerMatrix:
     """Round ``matrix`` ``[n, k]``; ``hessian`` ``[k, k]``.
 
-    ``damping``, as a part of its mean, is added to the diagonal of the Hessian. Columns that
-    multiply nothing but zeros become zeros. Raises WeightError, naming the matrix, where the
-    Hessian has no inverse though it is damped.
+    ``damping`` times the mean of the Hessian's diagonal is added to that. Columns whose inputs are
+    all zeros become zeros. Raises WeightError, naming the matrix, where even the damped Hessian is
+    not positive definite.
     """
     n, k = matrix.shape
     groups = grid.groups(k)

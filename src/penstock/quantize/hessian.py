@@ -1,4 +1,4 @@
-"""What a matrix multiplies, as far as rounding it needs to know."""
+"""Hessians, and the other statistics of a matrix's inputs that rounding needs."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from penstock.errors import WeightError
 F32 = NDArray[np.float32]
 
 _SOME: Final = 4
-"""Rows of each text that are kept as they are."""
+"""Rows of each sample that are kept."""
 _VOID: Final = 1 / 16
-"""Rows for each column below which nothing is made of a Hessian. With fewer, clipping by it (AWQ)
-lost more than rounding to nearest, and GPTQ gained 3 %."""
+"""Rows per column below which a Hessian is not used. With fewer, AWQ's clipping lost more than
+rounding to nearest did, and GPTQ gained 3 %."""
 _ROUGH: Final = 10
-"""What damping is multiplied by where there are fewer rows than columns: without, GPTQ lost up to
-12 % more than rounding to nearest where columns depend on each other little, and with it always
-less (benchmarks/experiments.md)."""
+"""Factor on the damping where there are fewer rows than columns. Without it, GPTQ lost up to 12 %
+more than rounding to nearest where columns are hardly correlated; with it, always less
+(benchmarks/experiments.md)."""
 
 
 class Hessian:
-    """``x.T @ x`` of all rows x ``[tokens, k]`` that a matrix multiplies: half of the second
-    derivative of the squared error of its outputs by a row of it.
+    """``x.T @ x`` over the inputs x ``[tokens, k]`` of a matrix on all samples: half of the second
+    derivative of the squared output error with respect to a row of the matrix.
 
-    For matrices that multiply the same there is one. It is summed by ``gram``, a text at a time, in
-    the order of the texts; of texts with few rows, several at a time.
+    Matrices with the same input share one. ``gram`` sums it sample by sample, in their order.
+    An expert gets few rows of a sample, so its rows are collected until there are as many as
+    columns, which takes up to as much memory again as the Hessian itself.
     """
 
     def __init__(self, columns: int, gram: Gram, *, some: bool = True) -> None:
-        """``some``: whether a few rows of every text are kept."""
+        """``some``: whether a few rows of every sample are kept, and each sample is summed at once;
+        else rows are collected first."""
         self._gram = gram
         self._sum: F32 = np.zeros((columns, columns), np.float32)
         self._is_whole = True
@@ -44,18 +46,17 @@ class Hessian:
 
     @property
     def is_void(self) -> bool:
-        """Whether too few rows were added to tell anything of those that are to come."""
+        """Whether there were too few rows for the Hessian to be of use."""
         return self.tokens < len(self.peaks) * _VOID
 
     def damping(self, part: float) -> float:
-        """What is to be added to the diagonal, as a part of its mean, where ``part`` is for as many
-        rows as one likes: more, if there are fewer rows than columns, since such a sum says nothing
-        of some directions."""
+        """The damping, as a fraction of the mean of the diagonal: ``part``, or ten times that with
+        fewer rows than columns, where the Hessian is singular."""
         return part * _ROUGH if self.tokens < len(self.peaks) else part
 
     @property
     def rows(self) -> F32:
-        """A few rows of every text, ``[rows, k]``."""
+        """A few rows of every sample, ``[rows, k]``."""
         assert self._some is not None
         return np.concatenate(self._some)
 
@@ -65,7 +66,7 @@ class Hessian:
             np.maximum(self.peaks, peaks, out=self.peaks)
         self.tokens += len(rows)
         if self._some is None:
-            # Products of few rows, as experts have of a text, wait for the sums' memory.
+            # Each product reads and writes the whole sum, which costs more than a few rows.
             self._waiting.append(rows.copy())
             if sum(map(len, self._waiting)) >= len(self.peaks):
                 self._add(np.concatenate(self._waiting))
@@ -90,7 +91,8 @@ class Hessian:
         return self._sum
 
     def sums(self, name: str) -> F32:
-        """``[k, k]``. Raises WeightError, naming the matrix, where a value is not finite."""
+        """The Hessian ``[k, k]``. Raises WeightError, naming the matrix, where an input was not
+        finite."""
         whole = self._whole()
         if not np.isfinite(np.diagonal(whole)).all():
             raise WeightError(
@@ -100,7 +102,7 @@ class Hessian:
         return whole
 
     def of_scaled(self, factors: F32) -> Hessian:
-        """That of rows whose columns are divided by ``factors`` ``[k]``."""
+        """The Hessian of the same inputs with their columns divided by ``factors`` ``[k]``."""
         scaled = Hessian(len(factors), self._gram)
         scaled._sum = (self._whole() / factors) / factors[:, None]
         assert self._some is not None
@@ -110,6 +112,6 @@ class Hessian:
         return scaled
 
     def loss(self, difference: F32) -> float:
-        """The squared error of all outputs of a matrix that differs by ``difference`` ``[n, k]``
-        from what it should be."""
+        """The squared error of the outputs on all samples, of a matrix with the error
+        ``difference`` ``[n, k]``."""
         return float(np.vdot(difference @ self._whole(), difference))

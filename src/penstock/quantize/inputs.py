@@ -17,7 +17,8 @@ from penstock.quantize.hessian import Hessian
 F32 = NDArray[np.float32]
 
 EXPERTS_BYTES: Final = 4 << 30
-"""Bytes of the Hessians of a layer's experts that are in memory at a time."""
+"""Bytes of the Hessians of a layer's experts that are in memory at a time. Rows that wait to be
+summed may take as much again."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,13 @@ class Input:
         return given
 
     def hessian(self, gram: Gram) -> Hessian:
-        """The Hessian of no rows yet, which ``gram`` sums."""
+        """A Hessian without rows yet, to be summed by ``gram``."""
         return Hessian(self.rows.cols, gram, some=self.ids is None)
 
 
 def in_passes(inputs: Iterable[Input], experts_bytes: int) -> Iterator[tuple[Input, ...]]:
-    """Inputs whose Hessians are in memory together, those of all tokens first: of experts as many
-    as have room in so many bytes, or one."""
+    """Group inputs whose Hessians are in memory together. The first group has the inputs that all
+    tokens share; every group has as many of experts as fit in ``experts_bytes``, at least one."""
     now: list[Input] = []
     taken = 0
     for each in sorted(dict.fromkeys(inputs), key=lambda each: each.ids is not None):

@@ -1,8 +1,8 @@
-"""Which part of what a group's values span its codes should span.
+"""Clipping: the codes of a group may span less than the range of its weights.
 
-The largest weight of a group decides the step between all of its codes. Where codes reach less far,
-that weight loses more, and all others less. AWQ searches for that part (arXiv 2306.00978); nothing
-of it depends on how columns are rounded afterwards.
+The largest weight of a group determines the scale of all its codes. With a smaller scale that
+weight is clipped and loses more, and all others lose less. AWQ searches for the best fraction of
+the range (arXiv 2306.00978). The search works with any method of rounding.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 from penstock.quantize.grid import F32, IntegerGrid
 
 PARTS: Final = tuple(1 - 0.05 * step for step in range(11))
-"""Parts of its span that are tried for a group, the largest first."""
+"""Fractions of a group's range that are tried. The largest comes first, and wins a tie."""
 _VALUES: Final = 1 << 18
-"""Values that are tried at a time, about, so that they stay in a core's cache."""
+"""Weights searched at a time, about, so that they stay in a core's cache."""
 
 
 def searched_fit(
     groups: F32, grid: IntegerGrid, losses: Callable[[F32], F32]
 ) -> tuple[F32, NDArray[np.int32]]:
-    """Scales and zeros ``[n, ...]`` of groups ``[n, ..., columns]``, each fitted to the part of its
-    span with which it loses least. ``losses`` tells what errors ``[rows, ..., columns]`` of some of
-    the ``n`` rows lose, ``[rows, ...]``."""
+    """Scales and zero points ``[n, ...]`` of groups ``[n, ..., columns]``, each for the fraction of
+    its range that loses least. ``losses`` maps rounding errors ``[rows, ..., columns]`` of some of
+    the ``n`` rows to the losses of their groups, ``[rows, ...]``."""
     scales = np.empty(groups.shape[:-1], np.float32)
     zeros = np.empty(groups.shape[:-1], np.int32)
     step = max(1, _VALUES // math.prod(groups.shape[1:]))
@@ -38,9 +38,9 @@ def searched_fit(
 
 
 def column_fit(grouped: F32, grid: IntegerGrid, lost: F32) -> tuple[F32, NDArray[np.int32]]:
-    """Scales and zeros ``[n, groups]`` of groups ``[n, groups, size]``, as :func:`searched_fit`
-    finds them, where the square of an error in a column loses ``lost`` ``[groups, size]`` times
-    that."""
+    """Scales and zero points ``[n, groups]`` of groups ``[n, groups, size]``, as
+    :func:`searched_fit` finds them where the loss of a group is the sum of its squared errors
+    times the weights of their columns, ``lost`` ``[groups, size]``."""
 
     def losses(errors: F32) -> F32:
         summed: F32 = np.einsum("ngs,gs->ng", np.square(errors), lost)

@@ -2,9 +2,10 @@
 skip them.
 
 By magnitude, or as SparseGPT does it: Frantar and Alistarh, SparseGPT: Massive Language Models Can
-Be Accurately Pruned in One-Shot, 2023 (arXiv 2301.00774). Columns are gone through as GPTQ does
-(``gptq.py``). Of each four, those two are dropped whose loss makes the least error of the outputs,
-``w**2 / U[j, j]**2``, and the columns behind make up for it. What stays may be rounded on the way.
+Be Accurately Pruned in One-Shot, 2023 (arXiv 2301.00774). Columns are processed as in GPTQ
+(``gptq.py``). Of each four weights the two with the least saliency ``w**2 / U[j, j]**2``, the error
+of the outputs that pruning leaves, become 0, and later columns compensate. The weights that are
+kept may be quantized in the same pass.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def _largest(scores: F32, axis: int) -> NDArray[np.bool_]:
 
 
 def _kept(weights: F32, lost: F32) -> NDArray[np.bool_]:
-    """Whether each of ``[..., 4, n]`` is one of the two of its four that would lose most."""
+    """Whether each weight of ``[..., 4, n]`` is one of the two of its four with the larger
+    saliency, ``weights**2 * lost``."""
     return _largest(np.square(weights) * lost, -2)
 
 
@@ -82,8 +84,9 @@ class FloatColumns:
 
 
 class CodeColumns:
-    """Columns of codes of a grid. When a group begins it is fitted to those of its weights that
-    would be kept as they are then, with the span with which these lose least (``spans.py``)."""
+    """Columns of integer codes. The scale of a group is chosen at its first column, for those of
+    its weights that would be kept by their values at that time, and clipped as they lose least
+    (``spans.py``)."""
 
     def __init__(self, shape: tuple[int, int], grid: IntegerGrid) -> None:
         n, k = shape
