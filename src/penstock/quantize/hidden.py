@@ -1,4 +1,4 @@
-"""What a layer is given of every sample, in a file."""
+"""Files of the hidden states that a layer is given, of all samples."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ F32 = NDArray[np.float32]
 
 
 class HiddenFile:
-    """float32 ``[samples, tokens, columns]`` of ``buffers``, side by side.
+    """Float32 ``[samples, tokens, columns]``, the columns of all ``buffers`` side by side.
 
-    A sample is read and written as a whole, so that no more than one is in memory.
+    Samples are read and written one at a time, so that only one is in memory.
     """
 
     def __init__(self, path: Path, buffers: Sequence[Buffer], tokens: int) -> None:

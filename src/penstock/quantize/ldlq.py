@@ -1,4 +1,4 @@
-"""LDLQ by blocks: 8 columns are rounded at once, and those before them make up for the error.
+"""Block LDLQ: 8 columns are rounded at once, and the columns before them compensate for the error.
 
 Chee et al., QuIP, 2023 (arXiv 2307.13304), and Tseng et al., QuIP#, 2024 (arXiv 2402.04396,
 section 4.3). With the Hessian H = L D L.T, where D is of blocks of 8 x 8 and L is a lower triangle
@@ -24,7 +24,7 @@ become."""
 
 BLOCK: Final = 8
 _LATER: Final = 128
-"""Columns after which the errors reach those of earlier blocks, in one product."""
+"""Columns whose errors are passed to all earlier columns in one product."""
 _TRIES: Final = 4
 
 
@@ -35,7 +35,7 @@ def ldlq(
 
     ``hessian`` ``[k, k]``, of which ``damping`` times the mean of its diagonal is added to that.
     Its factors are computed in float64, what follows in float32. Raises WeightError, naming the
-    matrix, where the Hessian has no inverse though it is damped.
+    matrix, where even the damped Hessian is not positive definite.
     """
     n, k = matrix.shape
     feedback = _below_blocks(hessian, damping, name)

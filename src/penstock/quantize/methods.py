@@ -1,4 +1,4 @@
-"""The ways in which matrices are rounded."""
+"""The methods of quantization."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.quantize.smoothquant import smoothing_factors
 
 
 class Methods(Protocol):
-    """How the matrices of a checkpoint are rounded, all of them in one way or some in others."""
+    """How the matrices of a checkpoint are quantized: all by one method, or some by others."""
 
     @property
     def name(self) -> str: ...
@@ -29,16 +29,16 @@ class Methods(Protocol):
 
     @property
     def calibrated(self) -> bool:
-        """Whether it asks what matrices multiply."""
+        """Whether it needs the Hessians of calibration samples."""
         ...
 
     @property
     def by_index(self) -> bool:
-        """Whether groups may be of columns that are no neighbours."""
+        """Whether groups may be of columns that are not adjacent, so that an index is stored."""
         ...
 
     def of(self, module: str) -> Method:
-        """The way in which the matrix of a module is rounded."""
+        """The method for the matrix of a module."""
         ...
 
 
@@ -49,8 +49,8 @@ class Method(Methods, Protocol):
     def form(self) -> Form: ...
 
     def factors(self, matrices: Sequence[F32], hessian: Hessian) -> F32 | None:
-        """What the columns of matrices ``[n, k]``, which multiply the same, should be multiplied
-        by: above 0, ``[k]``. None: they stay as they are."""
+        """Positive factors ``[k]`` for the columns of matrices ``[n, k]`` that share an input,
+        which is divided by them; None: columns stay as they are."""
         ...
 
     def of_joined(self, matrices: Sequence[F32]) -> Method:
@@ -58,17 +58,17 @@ class Method(Methods, Protocol):
         ...
 
     def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
-        """The matrix ``[n, k]``, whose name is for messages, in the form. Raises WeightError where
-        it cannot be.
+        """Quantize the matrix ``[n, k]``; ``name`` is for messages. Raises WeightError where the
+        form has no room for its values, or the Hessian is of no use.
 
-        Without a ``hessian``, where nothing or too little is known of what it multiplies, it is
-        rounded to the nearest values.
+        Without a ``hessian``, where there were no samples or too few rows of them, it is rounded to
+        nearest.
         """
         ...
 
 
 class _Alike:
-    """A method that all matrices have."""
+    """One method for all matrices."""
 
     def of(self, module: str) -> Self:
         return self
@@ -110,7 +110,7 @@ class Apart(_Alike):
 
 @dataclass(frozen=True)
 class Gptq(Apart):
-    """Columns make up for the errors of those before them; arguments are those of
+    """Columns compensate for the errors of those before them; arguments are those of
     :func:`~penstock.quantize.gptq.gptq`."""
 
     form: Integers
@@ -139,8 +139,8 @@ class Gptq(Apart):
 
 @dataclass(frozen=True)
 class Awq(Apart):
-    """Columns that multiply large inputs become larger, and what spans a group smaller, as far as
-    that lowers the error (:mod:`~penstock.quantize.awq`)."""
+    """Columns with large inputs are scaled up, and groups clipped, as far as that lowers the error
+    of the outputs (:mod:`~penstock.quantize.awq`)."""
 
     form: Integers
 
@@ -161,7 +161,7 @@ class Awq(Apart):
 
 @dataclass(frozen=True)
 class SmoothQuant(Apart):
-    """Columns of inputs become of more equal size, since inputs are rounded, too
+    """Outlier channels of activations, which are quantized as well, are scaled down
     (:mod:`~penstock.quantize.smoothquant`)."""
 
     form: Integers
@@ -178,7 +178,7 @@ class SmoothQuant(Apart):
 
 @dataclass(frozen=True)
 class Quip(Apart):
-    """QuIP#: matrices are turned, and columns make up for the errors of those behind them
+    """QuIP#: matrices are rotated, and columns compensate for the errors of those after them
     (:mod:`~penstock.quantize.forms.lattice`). ``damping`` is that of
     :func:`~penstock.quantize.ldlq.ldlq`."""
 

@@ -1,4 +1,4 @@
-"""The ways in which matrices become sparse."""
+"""The methods of 2:4 pruning."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Magnitude(Apart):
 
 @dataclass(frozen=True)
 class SparseGpt(Apart):
-    """Those become 0 that are missed the least, and columns make up for the errors of those before
+    """Weights of the least saliency become 0, and columns compensate for the errors of those before
     them (:mod:`~penstock.quantize.sparsity`)."""
 
     form: SparseFloats | Integers

@@ -1,10 +1,10 @@
-"""SmoothQuant: columns that are large in the input are made smaller, and larger in the matrix.
+"""SmoothQuant: outlier channels of the activations are scaled down, and the matrix's columns up.
 
 Xiao et al., SmoothQuant: Accurate and Efficient Post-Training Quantization for Large Language
-Models, 2022 (arXiv 2211.10438). Where inputs are rounded, too, each token by its largest value, a
-column that is tens of times as large as the others leaves these few codes. A column is divided by
-``max|x|**a / max|w|**(1 - a)`` and the matrix multiplied by it. The power ``a`` is searched for,
-with the squared error of the outputs of some tokens, as they are when both sides are rounded.
+Models, 2022 (arXiv 2211.10438). Activations are quantized as well, with a scale per token, so a
+channel tens of times as large as the others leaves them few codes. Each channel is divided by
+``max|x|**a / max|w|**(1 - a)``, and the matrix's column multiplied by it. The power ``a`` is
+searched for by the squared error of the outputs of some tokens, with both sides quantized.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from penstock.quantize.hessian import Hessian
 
 POWERS: Final = tuple(step / 20 for step in range(21))
 _ROWS: Final = 512
-"""Rows of each matrix whose errors decide the power, evenly apart."""
+"""Rows of each matrix, evenly apart, by whose errors the power is chosen."""
 _LEAST: Final = np.float32(1e-5)
-"""What sizes of columns are at least, as a part of the largest: columns of zeros stay so."""
+"""Lower bound of a column's largest magnitude, as a fraction of the greatest of all columns, so
+that columns of zeros get finite factors."""
 
 
 def smoothing_factors(matrices: Sequence[F32], grid: IntegerGrid, hessian: Hessian) -> F32 | None:
-    """The factors ``[k]`` of the columns of matrices ``[n, k]`` that multiply the same, with which
-    products lose least; None where that is without."""
+    """The factors ``[k]`` by which to multiply the columns of matrices ``[n, k]`` that share an
+    input; None where no factors lose less."""
     joined = np.concatenate([matrix[:: max(1, len(matrix) // _ROWS)] for matrix in matrices])
     rows = hessian.rows
     of_inputs = _sizes(hessian.peaks)
@@ -46,20 +47,20 @@ def smoothing_factors(matrices: Sequence[F32], grid: IntegerGrid, hessian: Hessi
 
 
 def _sizes(largest: F32) -> F32 | None:
-    """Sizes of columns, none of them 0; None where all are."""
+    """The largest magnitudes of columns with their lower bound; None where all are 0."""
     most = largest.max(initial=0)
     return np.maximum(largest, most * _LEAST) if most > 0 else None
 
 
 def _loss(rows: F32, matrix: F32, grid: IntegerGrid, exact: F32) -> float:
-    """The squared error of products where both sides are rounded."""
+    """The squared error of products of quantized rows with a quantized matrix."""
     scales, zeros = grid.fit(matrix)
     rounded = grid.nearest(matrix, scales, zeros)
     return float(np.square(_by_tokens(rows) @ rounded.T - exact).sum())
 
 
 def _by_tokens(rows: F32) -> F32:
-    """Rows rounded to 8 bits, each by its largest value."""
+    """Rows quantized to 8 bits, with a scale per token."""
     scales = np.abs(rows).max(axis=1, keepdims=True) / np.float32(127)
     scales = np.where(scales > 0, scales, np.float32(1))
     return np.rint(rows / scales) * scales
