@@ -7,7 +7,8 @@ gate and up; down) are multiplied by one row and by eight, or by as many as are 
 a form needs around its products, such as turns. Weights come from memory, other ones each time, as
 in a step. Forms take turns, in rounds. Each has its best time of a round, and the table the median
 of the rounds, and their range, of bytes a second and of the time beside that of bfloat16 in the
-same round.
+same round. The last column is for one row and a matrix that stays in cache, without a lattice's
+rotations: the rate of decoding weights and multiplying, where memory is not waited for.
 """
 
 from __future__ import annotations
