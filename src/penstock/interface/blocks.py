@@ -22,12 +22,16 @@ Bytes that rounding up adds mean nothing. What is kept of codes (turned, centere
 is said by ``plan.ops.KvWrite``; bits are kept as they are.
 
 A block has a CRC-32C over its bytes, which its writer checks.
+
+An executor whose memory is the host's gives and takes blocks between steps (:class:`BlockIO`). One
+whose memory is a device's copies them beside the steps (:class:`BlockMover`), as they lie there:
+in a layout of its own (:data:`DEVICE_LAYOUT`), which nobody but an engine of the same kind reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +41,10 @@ from penstock.errors import PenstockError
 
 BLOCK_LAYOUT: Final = 1
 """Version of the layout. Who keeps or sends blocks says it, and takes no others."""
+DEVICE_LAYOUT: Final = 2
+"""The layout of blocks as the cuda backend's cache has them: of each layer the arrays of its cache
+(``backends.cuda.cache``) one behind the other, layer behind layer, in the order of their numbers.
+An array's part is ``[kv_heads, 32, components]``, of scales ``[kv_heads, 32]``."""
 
 Bytes = NDArray[np.uint8]
 Checksums = NDArray[np.uint32]
@@ -81,4 +89,76 @@ class BlockIO(Protocol):
         group or block that there is not or a number of bytes that is not theirs; nothing is written
         then.
         """
+        ...
+
+
+class BlockRows(NamedTuple):
+    """Blocks of one group, each wherever it lies in the host's memory. They have no checksums."""
+
+    rows: tuple[Bytes, ...]
+    """``[bytes of a block]``, for each block."""
+
+
+BlockContent = BlockBytes | BlockRows
+
+
+class BlockCopy(Protocol):
+    """Blocks that are on their way between an executor's cache and the host's memory."""
+
+    @property
+    def is_done(self) -> bool: ...
+
+    @property
+    def seconds(self) -> float:
+        """How long the copy took, without what it waited for; 0 until it is done, or where that is
+        not measured."""
+        ...
+
+    def wait(self) -> BlockContent:
+        """Block until the copy is done; returns the blocks. Raises EngineDeadError where the device
+        fails."""
+        ...
+
+
+@runtime_checkable
+class BlockMover(Protocol):
+    """Copies blocks of an executor's cache while steps run. Only the thread that submits steps may
+    call it, but for :meth:`memory`.
+
+    A copy stands in the order of the steps as if it were made at once, between those that were
+    submitted before and those that are submitted later: these wait for it, or it for those, where
+    both touch the same block, and for nothing else. Checksums are the caller's: nobody compares
+    them here.
+    """
+
+    @property
+    def group_bytes(self) -> tuple[int, ...]:
+        """Bytes of one block, for each group of layers."""
+        ...
+
+    def memory(self, size: int) -> Bytes:
+        """Memory of the host, ``[size]`` bytes of any content, out of which the device copies by
+        itself. It is given back with its last view. Any thread. Raises MemoryError where the system
+        has not so much of it."""
+        ...
+
+    def take(
+        self, group: int, blocks: Sequence[int], rows: Sequence[Bytes] | None = None
+    ) -> BlockCopy:
+        """Copy these blocks, which are of this group, into ``rows``, or into memory of the copy's
+        own, whose views may be kept.
+
+        The rows are of :meth:`memory`, contiguous and of the size of a block, and nobody touches
+        them before the copy is done. Raises ValueError for a group or a block that there is not, or
+        rows that do not suit them.
+        """
+        ...
+
+    def put(self, group: int, blocks: Sequence[int], content: BlockContent) -> BlockCopy:
+        """Overwrite these blocks. The bytes must stay as they are until the copy is done. Raises
+        ValueError as :meth:`take`."""
+        ...
+
+    def close(self) -> None:
+        """Wait for all copies; none can be made afterwards."""
         ...

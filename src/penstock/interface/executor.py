@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import PenstockError
 from penstock.interface.adapters import AdapterMemory
-from penstock.interface.blocks import BlockIO
+from penstock.interface.blocks import BlockIO, BlockMover
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.mask import MaskSource
 from penstock.interface.sampler import Sampled, Sampler, SamplingState
@@ -196,8 +196,9 @@ class Executor(Protocol):
         ...
 
     @property
-    def blocks(self) -> BlockIO | None:
-        """What reads and writes the blocks of the cache as bytes; None where nothing does yet."""
+    def blocks(self) -> BlockIO | BlockMover | None:
+        """What reads and writes the blocks of the cache as bytes, between steps or beside them;
+        None where nothing does yet."""
         ...
 
     @property

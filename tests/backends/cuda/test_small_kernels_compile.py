@@ -23,6 +23,7 @@ from penstock.backends.cuda.kernels.embed import embed
 from penstock.backends.cuda.kernels.heads import head_norm, kv_write, rope
 from penstock.backends.cuda.kernels.latents import put_in_heads, write_latents
 from penstock.backends.cuda.kernels.norm import add_norm, layer_norm
+from penstock.backends.cuda.kernels.pages import PageTable
 from penstock.backends.cuda.kernels.positions import add_positions, scale_by_position
 from penstock.backends.cuda.kernels.rope_write import rope_write
 from penstock.backends.cuda.kernels.rows import Argmax, copy_blocks, select_rows
@@ -105,6 +106,10 @@ for dtype in (torch.bfloat16, torch.float32):
         kv_write(torch.zeros(64, 1024), torch.zeros(64, 1024), cache, ints)
         for data in cache.arrays:
             copy_blocks(torch.zeros(1, 2, dtype=torch.int32), data)
+        pages = PageTable(list(cache.arrays))
+        pieces = torch.zeros(3, pages.piece_bytes // 4, dtype=torch.int32)
+        pages.gather(ints[:3], pieces)
+        pages.scatter(ints[:3], pieces)
 Argmax(64, 128256, device).run(torch.zeros(64, 128256), torch.zeros(64, 1, dtype=torch.int32))
 print(json.dumps(found))
 """
@@ -140,6 +145,7 @@ def test_compiles(capability: int, tmp_path: Path) -> None:
         "_select_rows",
         "_rope_write",
         "_copy_blocks",
+        "_copy_pages",
         "_largest_of_chunk",
         "_largest_of_row",
         "_xielu",
@@ -153,6 +159,7 @@ def test_compiles(capability: int, tmp_path: Path) -> None:
             "_add_norm",
             "_layer_norm",
             "_change_rows",
+            "_copy_pages",
             "_select_rows",
             "_largest_of_chunk",
             "_xielu",

@@ -132,6 +132,7 @@ def assemble(
         device,
         group,
         binder.adapters,
+        plan.kv_groups,
     )
     return executor, binder.fills
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from penstock.backends.cuda.adapter_rows import AdapterRows
 from penstock.backends.cuda.adapters import AdapterTables
 from penstock.backends.cuda.attention import AttentionKernel
+from penstock.backends.cuda.block_mover import DeviceBlocks
 from penstock.backends.cuda.buckets import MOST_COPIES, Bucket, Buckets
 from penstock.backends.cuda.cache import Cache
 from penstock.backends.cuda.check import StepBounds
@@ -41,6 +42,7 @@ from penstock.errors import ConfigError, first_line
 from penstock.interface.draft_tree import MAX_ROWS
 from penstock.interface.executor import Capabilities, Sampling, picked, run
 from penstock.interface.step import Int32s, StepInput
+from penstock.plan.kv_groups import KvGroups
 from penstock.sampling.params import MAX_LOGPROBS
 
 if TYPE_CHECKING:
@@ -63,7 +65,6 @@ class CudaExecutor:
     )
     packed = None
     tunable = None
-    blocks = None
 
     def __init__(
         self,
@@ -78,11 +79,13 @@ class CudaExecutor:
         device: torch.device,
         group: Group | None = None,
         adapters: AdapterTables | None = None,
+        kv_groups: KvGroups | None = None,
     ) -> None:
         """``winners``: ``kernels.rows.Argmax.winners`` of the program's logits; ``buckets``: of the
         steps that are captured; ``warm_rows``: rows of steps that use every kernel
         (``warm_up.warm_rows``); ``group``: the ranks that run the same steps; ``adapters``: those
-        that the program reads."""
+        that the program reads; ``kv_groups``: which layers the ``caches`` are of, where blocks are
+        to be copied."""
         self.num_blocks = bounds.num_blocks
         self._program: Program | None = program
         self._attention = tuple(attention)
@@ -103,6 +106,26 @@ class CudaExecutor:
         self._results: dict[Bucket, Results] = {}
         self._graphs: StepGraphs | None = None
         self._group = group
+        self._kv_groups = kv_groups
+        self._blocks: DeviceBlocks | None = None
+
+    @property
+    def blocks(self) -> DeviceBlocks | None:
+        """What copies blocks beside the steps: made, with memory of the device, when it is asked
+        for first. None where other ranks have a part of each block."""
+        if self._blocks is None and self._kv_groups and self._group is None:
+            try:
+                self._blocks = DeviceBlocks(
+                    self._kv_groups, self._caches, self.num_blocks, self._device
+                )
+            except torch.cuda.OutOfMemoryError as error:
+                raise ConfigError(
+                    f"the GPU has too little memory to copy blocks: {first_line(error)}; lower "
+                    "kv_cache_bytes"
+                ) from error
+            except FAILURES as error:
+                raise failed(error, starting=True) from error
+        return self._blocks
 
     @property
     def device(self) -> torch.device:
@@ -153,7 +176,7 @@ class CudaExecutor:
         if sampling is not None and sampling.masks is not None:
             masks = sampling.masks.take().in_time
         try:
-            results = self._start(step)
+            results = self._start_in_order(step)
             if sampling is None:
                 return PendingStep(None, result=self._result(step, results))
             logits, argmax = results.logits, results.argmax
@@ -194,6 +217,9 @@ class CudaExecutor:
             self._graphs.close()
         if self._latest is not None:
             self._latest.end()
+        if self._blocks is not None:
+            self._blocks.close()
+        self._blocks = self._kv_groups = None
         self._graphs = self._program = self._chosen = self._latest = self._winners = None
         self.adapters = None
         self._caches = self._attention = ()
@@ -213,6 +239,16 @@ class CudaExecutor:
         self._latest = DeviceResult(results, self._winners, rows, len(step.hidden_rows))
         self._chosen = self._latest.on_device.argmax.reshape(-1)
         return self._latest
+
+    def _start_in_order(self, step: StepInput) -> Results:
+        """Queue a step behind the copies of blocks that it touches, and before those to come."""
+        if self._blocks is None:
+            return self._start(step)
+        touched = self._blocks.before(step)
+        results = self._start(step)
+        if touched is not None:
+            self._blocks.behind(touched)
+        return results
 
     def _start(self, step: StepInput) -> Results:
         """Queue a step; rows of padding are behind those of the step."""
