@@ -215,6 +215,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "share the folder."
         ),
     ] = None
+    kv_host_bytes: Annotated[
+        int | None,
+        Meta(
+            description="On a GPU, keeps keys and values in so much memory of the host, too, such "
+            "as 32GiB: what the KV cache forgets is copied back from there where that is faster "
+            "than computing it. Alone or above --kv-disk. On a CPU, give --kv-cache-bytes more."
+        ),
+    ] = None
     kv_disk_key_file: Annotated[
         str | None,
         Meta(
@@ -410,6 +418,8 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Columns of a window of weights in 4 bits: the backend's."""
     kv_disk: KvDisk | None = None
     """Where blocks of the KV cache are kept on disk; None: nowhere."""
+    kv_host_bytes: int = 0
+    """Bytes of the host's memory that blocks of a GPU's KV cache are kept in; 0: none are."""
     built: str | None = None
     """The engine artifact that says max_input_len and max_output_len; None: this start's options
     do."""

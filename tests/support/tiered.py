@@ -43,9 +43,10 @@ def settle(core: EngineCore) -> None:
 
 def keep_up(core: EngineCore) -> None:
     """Wait until the disk has all that it was given, as one that is fast would."""
-    assert core._tier is not None
+    assert core._tiers is not None
     deadline = time.monotonic() + PATIENCE_S
-    while core._tier._disk.stats().unwritten_bytes and time.monotonic() < deadline:
+    stores = core._tiers._stores
+    while any(store.stats().unwritten_bytes for store in stores) and time.monotonic() < deadline:
         time.sleep(0.001)
 
 

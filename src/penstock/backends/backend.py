@@ -16,6 +16,7 @@ from penstock.dtypes import WindowColumns
 from penstock.errors import ConfigError
 from penstock.gpu import Gpu
 from penstock.hardware import Hardware
+from penstock.interface.blocks import BLOCK_LAYOUT
 from penstock.interface.budget import Budget
 from penstock.interface.collective import RankSeat
 from penstock.interface.executor import Executor, Limits
@@ -108,6 +109,9 @@ class Backend(ABC):
 
     centers_keys: ClassVar[bool] = False
     """Whether it caches keys centered and scaled (``Plan.key_columns``)."""
+
+    block_layout: ClassVar[int] = BLOCK_LAYOUT
+    """The layout in which its executors give and take blocks of the KV cache."""
 
     def sparse_formats(self) -> frozenset[SparseFormat]:
         """Where it holds matrices with 2:4 sparsity without their zeros on this machine."""
@@ -217,6 +221,12 @@ class Backend(ABC):
 
         Raises ConfigError if none do.
         """
+        return None
+
+    def kernel_kind(self, deterministic: bool) -> str | None:
+        """Return what else than the plan the last bits of results depend on here, but for the
+        instruction set of :meth:`packing`; None where on nothing. Raises ConfigError if the backend
+        cannot run here."""
         return None
 
     def packing(self) -> Packing | None:

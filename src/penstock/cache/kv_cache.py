@@ -158,7 +158,8 @@ class KvCache:
     def follow(self) -> deque[Published]:
         """Tell whoever asks what is published from now on: it is appended to what is returned, and
         not remembered when it is taken from there."""
-        self._prefixes.news = news = deque[Published]()
+        news = deque[Published]()
+        self._prefixes.followers.append(news)
         return news
 
     def begin(

@@ -52,8 +52,8 @@ class PrefixCache:
         states: StateSlots | None = None,
     ) -> None:
         """``states``: where layers keep states, of which a prefix needs the one behind it."""
-        self.news: deque[Published] | None = None
-        """What was published, for whoever takes it from there; None: nobody does."""
+        self.followers: list[deque[Published]] = []
+        """What was published is appended to each of these, for whoever takes it from there."""
         self._index = index
         self._block_size = block_size
         self._states = states
@@ -114,9 +114,11 @@ class PrefixCache:
             for group, blocks in enumerate(table.blocks):
                 self._index.publish_several(keys, blocks[first:full], group)
         table.num_published = full
-        if self.news is not None and full > first:
+        if self.followers and full > first:
             parent = table.keys[first - 1] if first else table.root
-            self.news.append(Published(parent, first, table.keys[first:full]))
+            published = Published(parent, first, table.keys[first:full])
+            for news in self.followers:
+                news.append(published)
 
     def keys(self, table: BlockTable, tokens: array[int], count: int) -> list[Key]:
         """The keys of the first ``count`` blocks of a sequence."""

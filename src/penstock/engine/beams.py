@@ -161,4 +161,5 @@ class _Group:
             stop_reason=last if stopped and last not in leader.eos_token_ids else None,
             scheduled_at=leader.scheduled_at,
             num_restored_tokens=leader.num_restored_tokens,
+            num_host_tokens=leader.num_host_tokens,
         )

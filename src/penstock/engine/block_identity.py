@@ -15,7 +15,6 @@ from penstock.artifact.digests import DigestFile
 from penstock.artifact.key import ArtifactKey, ArtifactSource
 from penstock.backends.registry import backend
 from penstock.engine.engine_plan import EnginePlan
-from penstock.interface.blocks import BLOCK_LAYOUT
 from penstock.interface.weights import Packing
 from penstock.weights.identity import NoDigests
 from penstock.weights.model_files import ModelFiles
@@ -35,7 +34,8 @@ class BlockIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of how keys are rotated: of some models the longest context decides."""
     penstock: str
     kernels: str
-    """The backend, and its instruction set where it has several."""
+    """The backend, and its instruction set where it has several, or the kind of its device and
+    what compiled its kernels."""
 
     @classmethod
     def of(cls, engine_plan: EnginePlan, files: ModelFiles | None = None) -> BlockIdentity:
@@ -45,7 +45,8 @@ class BlockIdentity(msgspec.Struct, frozen=True, kw_only=True):
         Raises ModelError or WeightError where files cannot be read.
         """
         config, plan = engine_plan.config, engine_plan.plan
-        packing = backend(config.backend).packing()
+        used = backend(config.backend)
+        packing = used.packing()
         source = ArtifactSource.of(config, plan, packing or Packing("", 0), files)
         if config.artifact_dir is None:
             key = source.identified(NoDigests())
@@ -54,15 +55,16 @@ class BlockIdentity(msgspec.Struct, frozen=True, kw_only=True):
             key = source.identified(digests)
             with contextlib.suppress(OSError):  # they are computed again
                 digests.save()
+        kernels = used.kernel_kind(config.deterministic) or key.isa
         groups = [(group.window, group.layers) for group in plan.kv_groups]
         return cls(
             weights=_anywhere(key).digest(),
             kv_dtype=plan.kv_dtype,
-            kv_layout=BLOCK_LAYOUT,
+            kv_layout=used.block_layout,
             kv_groups=_digest(repr((groups, plan.kv_layers))),
             rotations=_digest(repr(plan.ropes)),
             penstock=key.penstock,
-            kernels=f"{config.backend} {key.isa}".strip(),
+            kernels=f"{config.backend} {kernels}".strip(),
         )
 
     def differences(self, other: BlockIdentity, any_kernels: bool = False) -> list[str]:

@@ -55,7 +55,7 @@ from penstock.scheduler.sequence import SequenceState, make_sequences
 from penstock.weights.model_files import ModelFiles
 
 if TYPE_CHECKING:
-    from penstock.engine.tiers.tier import KvTier
+    from penstock.engine.tiers.tiers import KvTiers
     from penstock.speculate.speculation import Speculation
 
 _PATIENCE_S = 0.002
@@ -107,14 +107,14 @@ class EngineCore:
         )
         self.wake: Wake | None = None
         """Set when there is work that no call has brought; None where there is none such."""
-        self._tier: KvTier | None = None
-        if config.kv_disk is not None:
-            from penstock.engine.tiers.station import open_tier
+        self._tiers: KvTiers | None = None
+        if config.kv_disk is not None or config.kv_host_bytes:
+            from penstock.engine.tiers.station import open_tiers
 
-            blocks = _blocks(cache, executor)
-            assert blocks is not None, "the plan was checked"
+            assert executor.blocks is not None, "the plan was checked"
+            blocks = CachedBlocks(cache, executor.blocks)
             self.wake = Wake()
-            self._tier = open_tier(engine_plan, cache, blocks, files, self.wake)
+            self._tiers = open_tiers(engine_plan, cache, blocks, files, self.wake)
         self._scheduler = Scheduler(
             cache,
             config.max_num_seqs,
@@ -127,7 +127,7 @@ class EngineCore:
             depth=max(able.depth, 2),
             adapter_slots=config.max_loras,
             draft_rows=config.max_num_seqs * (config.rows_per_sequence - 1),
-            gate=self._tier,
+            gate=self._tiers,
         )
         self._most_predicted = most_predicted(engine_plan, able)
         self._sampler = executor.sampler
@@ -207,7 +207,7 @@ class EngineCore:
         for a grammar."""
         if self._steps_wait or self._constraints.num_waiting > 0:
             return True
-        return self._tier is not None and self._tier.has_work
+        return self._tiers is not None and self._tiers.has_work
 
     @property
     def _steps_wait(self) -> bool:
@@ -228,9 +228,9 @@ class EngineCore:
     def block_place(self) -> BlockPlace | None:
         """Where blocks are kept on disk; None: nowhere."""
         disk = self.config.kv_disk
-        if self._tier is None or disk is None:
+        if self._tiers is None or not self._tiers.kind or disk is None:
             return None
-        return BlockPlace(folder=disk.folder, limit=disk.bytes, kind=self._tier.kind.hex())
+        return BlockPlace(folder=disk.folder, limit=disk.bytes, kind=self._tiers.kind.hex())
 
     @property
     def num_running(self) -> int:
@@ -273,8 +273,8 @@ class EngineCore:
         if request.pooling is not None:
             pooled = make_sequences(request, seed=0, adapter=adapter)
             self._scheduler.add(pooled)
-            if self._tier is not None:
-                self._tier.expect(pooled)
+            if self._tiers is not None:
+                self._tiers.expect(pooled)
             return
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(64)
         leader = make_sequences(request, seed, self.spec.eos_token_ids, adapter)
@@ -294,13 +294,13 @@ class EngineCore:
             # The next mask depends on the token.
             if self._places_ahead and not params.is_constrained and not sequence.is_beam:
                 sequence.runs_ahead = self._draws_ahead or state.greedy
-        if self._tier is not None and request.keep_s > 0:
-            self._tier.keep(leader, request.keep_s)
+        if self._tiers is not None and request.keep_s > 0:
+            self._tiers.keep(leader, request.keep_s)
         constraint = params.constraint
         if constraint is None:
             self._scheduler.add(leader)
-            if self._tier is not None:
-                self._tier.expect(leader)
+            if self._tiers is not None:
+                self._tiers.expect(leader)
         else:
             self._constraints.add(leader, constraint)
         if params.beam_search is not None:
@@ -335,8 +335,8 @@ class EngineCore:
 
         Where steps overlap: submit one, and return what the one before it produced.
         """
-        if self._tier is not None:
-            return self._tiered_step(self._tier)
+        if self._tiers is not None:
+            return self._tiered_step(self._tiers)
         return self._plain_step()
 
     def _plain_step(self) -> list[SequenceUpdate]:
@@ -344,16 +344,16 @@ class EngineCore:
             return [*self._admit(), *self._step()]
         return self._step()
 
-    def _tiered_step(self, tier: KvTier) -> list[SequenceUpdate]:
-        """A step, and what moves between the cache and the tier below it before."""
-        for sequence in tier.advance(self.num_running):
+    def _tiered_step(self, tiers: KvTiers) -> list[SequenceUpdate]:
+        """A step, and what moves between the cache and the tiers below it before."""
+        for sequence in tiers.advance(self.num_running):
             self._scheduler.put_back(sequence)
         if not self._steps_wait and not self._constraints.num_waiting:
-            tier.wait()
+            tiers.wait()
             return []
         before, began = self.tokens_computed, time.perf_counter()
         updates = self._plain_step()
-        tier.computed(self.tokens_computed - before, time.perf_counter() - began)
+        tiers.computed(self.tokens_computed - before, time.perf_counter() - began)
         return updates
 
     def _admit(self) -> list[SequenceUpdate]:
@@ -361,8 +361,8 @@ class EngineCore:
         ready, failed = self._constraints.compiled(patiently=not self._steps_wait)
         for leader in ready:
             self._scheduler.add(leader)
-            if self._tier is not None:
-                self._tier.expect(leader)
+            if self._tiers is not None:
+                self._tiers.expect(leader)
         updates = []
         for leader, message in failed:
             self._prompts.pop(leader.request_id)
@@ -420,9 +420,14 @@ class EngineCore:
             stats = msgspec.structs.replace(stats, waiting=stats.waiting + waiting)
         if self._speculation is not None:
             stats = msgspec.structs.replace(stats, drafts=self._speculation.figures.snapshot())
-        if self._tier is not None:
-            tier = self._tier.stats()
-            stats = msgspec.structs.replace(stats, tier=tier, waiting=stats.waiting + tier.aside)
+        if self._tiers is not None:
+            tiers = self._tiers.stats()
+            stats = msgspec.structs.replace(
+                stats,
+                tier=tiers.get("disk"),
+                host_tier=tiers.get("host"),
+                waiting=stats.waiting + self._tiers.num_aside,
+            )
         return stats
 
     def cache_changes(self, position: int | None) -> CacheChanges:
@@ -435,8 +440,8 @@ class EngineCore:
         What runs is not disturbed.
         """
         self._scheduler.cache.reset()
-        if self._tier is not None:
-            self._tier.reset()
+        if self._tiers is not None:
+            self._tiers.reset()
         if self._speculation is not None:
             self._speculation.reset()
 
@@ -458,12 +463,12 @@ class EngineCore:
         self._constraints.close()
         if self._speculation is not None:
             self._speculation.close()
-        if self._tier is not None:
-            self._tier.close()
+        if self._tiers is not None:
+            self._tiers.close()
         self._executor.close()
 
 
 def _blocks(cache: KvCache, executor: Executor) -> CachedBlocks | None:
-    if executor.blocks is None or executor.capabilities.depth > 1:
+    if executor.capabilities.depth > 1 or executor.blocks is None:
         return None
     return CachedBlocks(cache, executor.blocks)

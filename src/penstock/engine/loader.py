@@ -16,7 +16,7 @@ from penstock.backends.registry import looked_for, native_automaton
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.demo_model import demo_model_path
 from penstock.engine.adapters import AdapterStore
-from penstock.engine.cached_blocks import check_exchange
+from penstock.engine.cached_blocks import check_kept
 from penstock.engine.engine_plan import EnginePlan as EnginePlan
 from penstock.engine.engine_plan import state_limits as state_limits
 from penstock.engine.engine_plan import step_limits as step_limits
@@ -86,14 +86,15 @@ def plan_engine(
     files = files or open_model(config)
     planned = _planned(config, files, as_built, hardware, taps)
     decided = planned.config
-    if decided.kv_disk is not None:
-        check_exchange(
+    for kept, what in ((decided.kv_disk, "--kv-disk"), (decided.kv_host_bytes, "--kv-host-bytes")):
+        if not kept:
+            continue
+        check_kept(
             planned.plan,
-            decided.backend,
             decided.tensor_parallel,
             decided.pipeline_parallel,
             decided.enable_prefix_caching,
-            "--kv-disk",
+            what,
         )
     return planned
 

@@ -206,7 +206,7 @@ class GrowingRequest:
         self._prompt_token_ids = prompt_token_ids
         self._tokenizer = tokenizer
         self._prompt_logprobs: list[PositionLogprobs | None] | None = None
-        self._num_cached_tokens = self._num_restored_tokens = 0
+        self._num_cached_tokens = self._num_restored_tokens = self._num_host_tokens = 0
         self._times = RequestMetrics(now)
         self._error: str | None = None
         self._embedding: bytes | None = None
@@ -239,6 +239,7 @@ class GrowingRequest:
         if update.num_cached_tokens > self._num_cached_tokens:
             self._num_cached_tokens = update.num_cached_tokens
             self._num_restored_tokens = update.num_restored_tokens
+            self._num_host_tokens = update.num_host_tokens
         if update.error is not None and self._error is None:
             self._error = update.error
             self._refused = update.refused
@@ -277,6 +278,7 @@ class GrowingRequest:
             self._embedding,
             self._refused,
             self._num_restored_tokens,
+            self._num_host_tokens,
         )
 
     def _finish(self, now: float) -> None:

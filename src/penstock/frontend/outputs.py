@@ -156,4 +156,5 @@ class RequestOutput(msgspec.Struct, frozen=True):
     embedding: bytes | None = None
     """The embedding, for a pooling request that has finished: float32, little endian. Else None."""
     refused: bool = False  # the error is the request's fault
-    num_restored_tokens: int = 0  # of num_cached_tokens, those that were read from disk
+    num_restored_tokens: int = 0  # of num_cached_tokens, those that came from below the KV cache
+    num_host_tokens: int = 0  # of these, from the host's memory; the others were read from disk

@@ -137,6 +137,9 @@ class SequenceUpdate(msgspec.Struct, array_like=True, gc=False):
     """Set with ``error`` if the request asks for something impossible; the engine did not fail."""
     num_restored_tokens: int = 0
     """Number of the ``num_cached_tokens`` whose blocks came from a tier below the pool."""
+    num_host_tokens: int = 0
+    """Number of the ``num_restored_tokens`` whose blocks came from the host's memory; the others
+    came from disk."""
 
 
 class DraftStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,10 +175,14 @@ class HandoverStats(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(stats, waiting=waiting, handover=self)
 
 
+TierName = Literal["host", "disk"]
+"""A tier below the pool of blocks: the host's memory, where the pool is a GPU's, or a disk."""
+
+
 class TierStats(msgspec.Struct, frozen=True, kw_only=True):
     """What a tier below the pool of blocks has, and did so far."""
 
-    name: Literal["disk"]
+    name: TierName
     blocks: int  # that can be found, of all groups of layers
     unwritten_bytes: int  # of blocks that wait to be written
     pinned_blocks: int  # of blocks, those that never make room
@@ -222,4 +229,5 @@ class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
     handover: HandoverStats | None = None  # where prompts are computed apart
     running_adapters: list[str] = []  # digests of those that running sequences use
     waiting_adapters: list[str] = []  # and of those that waiting ones want
-    tier: TierStats | None = None  # where there is one below the pool
+    tier: TierStats | None = None  # where blocks are kept on disk
+    host_tier: TierStats | None = None  # where they are kept in the host's memory below a GPU's

@@ -31,7 +31,8 @@ class NewBlock(NamedTuple):
     place: int
     """Its number in its chain; the first is 0."""
     data: Bytes
-    checksum: int
+    checksum: int | None
+    """None where whoever writes it is to take it."""
 
     @property
     def name(self) -> Name:
@@ -50,6 +51,7 @@ def entries_of(blocks: Sequence[NewBlock]) -> Entries:
         entry["parent"] = block.parent
         entry["place"] = block.place
         entry["bytes"] = len(block.data)
+        assert block.checksum is not None
         entry["crc"] = block.checksum
         entry["group"] = block.group
     return entries

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,11 @@ KEPT_BYTES: Final = 64 << 20
 _LEAST_BYTES: Final = 4 << 20
 
 
+def pages(size: int) -> Bytes:
+    """``size`` bytes, which begin with a page."""
+    return np.frombuffer(mmap.mmap(-1, size), np.uint8)
+
+
 class ReadMemory:
     """Pieces of memory, each of which begins with a page. Any thread.
 
@@ -23,8 +29,12 @@ class ReadMemory:
     pages the system has to clear first, which takes as long as copying them.
     """
 
-    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(
+        self, kept_bytes: int = KEPT_BYTES, allocate: Callable[[int], Bytes] = pages
+    ) -> None:
+        """``allocate``: gives memory of a size, beginning with a page, until its last view."""
         self._kept_bytes = kept_bytes
+        self._allocate = allocate
         self._mutex = threading.Lock()
         self._free: list[Bytes] = []
 
@@ -39,7 +49,7 @@ class ReadMemory:
             for i in reversed(range(len(self._free))):  # the last one may be in a core's cache yet
                 if len(self._free[i]) >= size:
                     return self._free.pop(i)
-        return np.frombuffer(mmap.mmap(-1, max(size, _LEAST_BYTES)), np.uint8)
+        return self._allocate(max(size, _LEAST_BYTES))
 
     def give(self, memory: Bytes) -> None:
         """Take back what :meth:`take` has given, whole; nobody looks at it any more."""

@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from penstock.cache.prefix import Key
-from penstock.interface.blocks import BlockBytes, Bytes
-from penstock.kvstore.blocks import NewBlock
+from penstock.interface.blocks import BlockBytes, BlockContent, Bytes
+from penstock.kvstore.blocks import Checksum, NewBlock
 from penstock.kvstore.disk_speed import DiskSpeed
-from penstock.kvstore.read_memory import ReadMemory
+from penstock.kvstore.read_memory import ReadMemory, pages
 from penstock.kvstore.slot_index import Place
 from penstock.kvstore.store import FULL_S, KvStore
 
@@ -45,6 +45,8 @@ class Wanted(NamedTuple):
     places: tuple[int, ...]
     """Their numbers in their chain."""
     keys: tuple[Key, ...]
+    store: int = 0
+    """The number of the store that has them, of those below the pool."""
 
 
 class Piece(NamedTuple):
@@ -55,13 +57,23 @@ class Piece(NamedTuple):
     wanted: Wanted
     found: int
     """How many there are."""
-    content: BlockBytes
+    content: BlockContent
     seconds: float
-    """What reading took. Of pieces that are read at the same time, each has a part of it."""
+    """What reading took. Of pieces that are read at the same time, each has a part of it. 0 of what
+    is there already."""
     busy_s: float
     """Seconds of a core that it took."""
     memory: Bytes | None = None
     """What ``content`` is a view of, if it is to be given back (:meth:`StoreWorkers.done`)."""
+    slots: tuple[int, ...] = ()
+    """Where ``content`` lies, of a store in memory, which keeps it there until it is done."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of what there is."""
+        if isinstance(self.content, BlockBytes):
+            return len(self.content.data)
+        return sum(map(len, self.content.rows))
 
 
 @dataclass
@@ -73,6 +85,8 @@ class WorkStats:
     read_seconds: float = 0.0
     failures: int = 0
     """Writes and reads that the disk or its file system refused."""
+    damaged: int = 0
+    """Blocks that were read, and not what their checksum says."""
 
 
 class StoreWorkers:
@@ -89,9 +103,13 @@ class StoreWorkers:
         deliver: Callable[[Piece], None],
         has_room: Callable[[], None] = lambda: None,
         readers: int = READERS,
+        checksum: Checksum | None = None,
+        memory: Callable[[int], Bytes] = pages,
     ) -> None:
         """Takes the ``store``. ``has_room`` is called, by the writer, when there is room again
-        after there was none."""
+        after there was none. With a ``checksum``, these threads take that of blocks that have none,
+        and compare those of what they have read; else both is done by whoever copies blocks out of
+        the cache and into it. ``memory`` is what blocks are read into."""
         self._store = store
         self._deliver = deliver
         self._has_room = has_room
@@ -105,7 +123,8 @@ class StoreWorkers:
         self._off = False
         self._told: set[str] = set()
         self._retry_at = 0.0
-        self._memory = ReadMemory()
+        self._checksum = checksum
+        self._memory = ReadMemory(allocate=memory)
         self._speed = DiskSpeed()
         self.stats = WorkStats()
         self._threads = [threading.Thread(target=self._write_all, name="penstock-kv-writer")]
@@ -214,7 +233,7 @@ class StoreWorkers:
                 self._try(self._store.clear)
             if places:
                 self._try(partial(self._store.empty, places))
-            if blocks and self._try(partial(self._store.write, blocks)):
+            if blocks and self._try(partial(self._write, blocks)):
                 self.stats.written_bytes += size
                 unsynced += size
                 self._tell_if_cramped()
@@ -230,6 +249,16 @@ class StoreWorkers:
                 self._try(self._refresh)
                 refresh_at = time.monotonic() + REFRESH_S
         self._try(self._store.sync)
+
+    def _write(self, blocks: Sequence[NewBlock]) -> None:
+        if self._checksum is not None:
+            blocks = [
+                each
+                if each.checksum is not None
+                else each._replace(checksum=self._checksum(each.data))
+                for each in blocks
+            ]
+        self._store.write(blocks)
 
     def _refresh(self) -> None:
         if self._store.is_removed and not self._off:
@@ -288,6 +317,7 @@ class StoreWorkers:
                 "computed again",
             )
             count, content = 0, BlockBytes.none()
+        count, content = self._checked(wanted, count, content)
         busy, now = time.thread_time() - busy, time.perf_counter()
         with self._changed:
             seconds = self._speed.add(len(content.data), began, now)
@@ -297,6 +327,19 @@ class StoreWorkers:
             self._memory.give(memory)
             return Piece(number, wanted, count, content, seconds, busy)
         return Piece(number, wanted, count, content, seconds, busy, memory)
+
+    def _checked(self, wanted: Wanted, count: int, content: BlockBytes) -> tuple[int, BlockBytes]:
+        """What was read, up to the first that is damaged, which is dropped."""
+        if self._checksum is None or not count:
+            return count, content
+        rows = content.data.reshape(count, -1)
+        for i, (row, checksum) in enumerate(zip(rows, content.checksums, strict=True)):
+            if self._checksum(row) != checksum:
+                self.drop([wanted.keys[i]], wanted.group)
+                with self._changed:
+                    self.stats.damaged += 1
+                return i, BlockBytes(rows[:i].reshape(-1), content.checksums[:i])
+        return count, content
 
     def _tell(self, kind: str, message: str) -> None:
         """Warn of something, the first time."""

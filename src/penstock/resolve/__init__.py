@@ -14,6 +14,7 @@ each::
     decide_lengths         lengths.py       how long prompts and answers may be
     decide_plans           plans.py         the fused plans of the model and of its draft
     decide_memory          memory.py        the KV cache, and how long a sequence may become
+    decide_kv_host         kv_host.py       the host's memory below a GPU's KV cache
     decide_kv_disk         kv_disk.py       the disk below the KV cache
     decide_sampling        sampling.py      sampling options of requests that leave them out
     decide_artifacts       backend.py       the folder of packed weights

@@ -17,6 +17,7 @@ from penstock.resolve.backend import decide_artifacts, decide_backend, decide_th
 from penstock.resolve.calibration import decide_calibration
 from penstock.resolve.inputs import Inputs, Reasons, check_options, reason
 from penstock.resolve.kv_disk import decide_kv_disk
+from penstock.resolve.kv_host import decide_kv_host
 from penstock.resolve.lengths import decide_lengths
 from penstock.resolve.memory import decide_memory
 from penstock.resolve.plans import decide_plans
@@ -84,6 +85,7 @@ def resolve(
     )
     memory = decide_memory(inputs, chosen, quantization.schemes, plans, lengths)
     speculation = _check_speculation(config)
+    kv_host = decide_kv_host(inputs, chosen, memory)
     kv_disk = decide_kv_disk(config)
     sampling = decide_sampling(inputs)
     artifacts = decide_artifacts(config, backend)
@@ -137,8 +139,10 @@ def resolve(
         sampling_defaults=sampling.defaults,
         seed=config.seed,
         kv_disk=kv_disk.disk,
+        kv_host_bytes=kv_host.bytes,
         reasons={
             **reasons,
+            **kv_host.reasons,
             **kv_disk.reasons,
             **speculation,
             **sampling.reasons,

@@ -162,6 +162,7 @@ class Admission:
             sequence.started = True
             sequence.num_cached_tokens = cached
             sequence.num_restored_tokens = min(sequence.num_restored_tokens, cached)
+            sequence.num_host_tokens = min(sequence.num_host_tokens, sequence.num_restored_tokens)
             sequence.scheduled_at = monotonic()
             if cache.enable_prefix_caching and not sequence.wants_prompt_rows:
                 self.prefix_queries += sequence.num_prompt_tokens

@@ -76,6 +76,8 @@ class SequenceState:
     """Number of prompt tokens that were found in the prefix cache when the request first ran."""
     num_restored_tokens: int = 0
     """Number of cached tokens whose blocks came from elsewhere for it (``engine/tiers/``)."""
+    num_host_tokens: int = 0
+    """Number of these that came from the host's memory."""
     scheduled_at: float = 0.0
     """When the request first ran (time.monotonic())."""
     siblings: tuple[SequenceState, ...] = ()

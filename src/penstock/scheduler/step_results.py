@@ -101,6 +101,7 @@ class StepResults:
             sibling.started = True
             sibling.num_cached_tokens = leader.num_cached_tokens
             sibling.num_restored_tokens = leader.num_restored_tokens
+            sibling.num_host_tokens = leader.num_host_tokens
             if len(self._queues.running) < self._max_num_seqs:
                 sibling.table = self._cache.fork(leader.table)
                 sibling.num_computed = leader.num_computed

@@ -25,6 +25,7 @@ def sequence_update(sequence: SequenceState, tokens: list[int]) -> SequenceUpdat
         update.num_accepted = sequence.num_accepted
     if sequence.num_restored_tokens:
         update.num_restored_tokens = sequence.num_restored_tokens
+        update.num_host_tokens = sequence.num_host_tokens
     if sequence.completed:
         update.ends_in_text = True
     return update

@@ -258,8 +258,9 @@ class ModelMetrics(Collector):
             yield from self._of_drafts(stats.drafts)
         if stats.handover is not None:
             yield from self._of_handovers(stats.handover)
-        if stats.tier is not None:
-            yield from self._of_tier(stats.tier)
+        for tier in (stats.host_tier, stats.tier):
+            if tier is not None:
+                yield from self._of_tier(tier)
 
     def _of_handovers(self, handover: HandoverStats) -> Iterator[Metric]:
         families = self._families

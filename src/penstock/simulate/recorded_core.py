@@ -21,7 +21,7 @@ from penstock.config import EngineConfig
 from penstock.engine.ipc.child import LoadedCore, Startup, load_core_around
 from penstock.engine.stepped import Core
 from penstock.errors import ConfigError
-from penstock.interface.blocks import BlockIO
+from penstock.interface.blocks import BlockIO, BlockMover
 from penstock.interface.executor import Executor, Pending, Sampling, StepOutcome
 from penstock.interface.messages import EngineRequest, EngineStats, SequenceUpdate
 from penstock.interface.sampler import Sampler
@@ -125,7 +125,7 @@ class NotedExecutor:
         return self._executor.tunable
 
     @property
-    def blocks(self) -> BlockIO | None:
+    def blocks(self) -> BlockIO | BlockMover | None:
         return self._executor.blocks
 
     @property

@@ -140,6 +140,7 @@ def draft_engine_config(
         "kv_cache_bytes": kv_bytes,
         "kv_disk": None,
         "kv_disk_key_file": None,
+        "kv_host_bytes": None,
         "max_num_seqs": resolved.max_num_seqs,
         "max_num_batched_tokens": _step_tokens(
             config, spec, resolved.max_num_seqs, resolved.max_num_batched_tokens

@@ -15,11 +15,12 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache
 from penstock.cache.prefix import Key
 from penstock.engine.cached_blocks import CachedBlocks
-from penstock.engine.tiers.disk import DiskStats
+from penstock.engine.tiers.block_store import Due, StoreFigures
 from penstock.engine.tiers.pacing import SHARE, Pace
 from penstock.engine.tiers.restoring import Restoring
 from penstock.engine.tiers.rule import ReadingCosts
 from penstock.interface.blocks import BlockBytes
+from penstock.interface.messages import TierName
 from penstock.kvstore.blocks import NewBlock
 from penstock.kvstore.workers import Piece, Wanted
 from penstock.scheduler.sequence import SequenceState, Status, make_sequences
@@ -67,6 +68,8 @@ class Disk:
     room: int = 0
     has_arrived: bool = False
     is_off: bool = False
+    lasts: bool = True
+    name: TierName = "disk"
 
     def read(self, number: int, pieces: Sequence[Wanted]) -> None:
         for wanted in pieces:
@@ -94,13 +97,15 @@ class Disk:
 
     def use(self, keys: Sequence[Key], group: int) -> None: ...
     def keep(self, keys: Sequence[Key], seconds: float) -> None: ...
+    def reserve(self, due: Sequence[Due], group: int) -> None: ...
+    def release(self, due: Sequence[Due], group: int) -> None: ...
     def write(self, blocks: Sequence[NewBlock]) -> None: ...
     def drop(self, keys: Sequence[Key], group: int) -> None: ...
     def wait(self, seconds: float) -> None: ...
     def clear(self) -> None: ...
     def close(self, seconds: float) -> None: ...
 
-    def stats(self) -> DiskStats:
+    def stats(self) -> StoreFigures:
         raise NotImplementedError
 
 
@@ -117,7 +122,7 @@ class Engine:
         self.costs.rate.add(1.0, token_s)
         blocks = CachedBlocks(self.cache, self.memory)
         self.restoring = Restoring(
-            self.cache, blocks, self.disk, self.costs, self.clock, self.clock
+            self.cache, blocks, [self.disk], self.costs, self.clock, self.clock
         )
         self.waiting: list[SequenceState] = []
         self.aside: list[SequenceState] = []

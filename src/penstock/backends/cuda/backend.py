@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from penstock.backends.backend import Backend, BackendChoice, Defaults, Obstacle
@@ -10,6 +11,7 @@ from penstock.backends.cuda.pages import unreadable
 from penstock.errors import ConfigError
 from penstock.gpu import GpuSearch, is_interpreted
 from penstock.hardware import Hardware
+from penstock.interface.blocks import DEVICE_LAYOUT
 from penstock.interface.budget import Budget
 from penstock.interface.collective import RankSeat
 from penstock.interface.executor import Executor, Limits
@@ -34,6 +36,19 @@ class CudaBackend(Backend):
     runs_ranks = True
     runs_adapters = True
     block_formats = frozenset(BLOCK_LAYOUTS) | READ_WHOLE
+    block_layout = DEVICE_LAYOUT
+
+    def kernel_kind(self, deterministic: bool) -> str:
+        import torch
+        import triton
+
+        from penstock.backends.cuda.capability import capability_of
+
+        on_gpu = not is_interpreted(os.environ)
+        major, minor = capability_of(torch.device("cuda", 0) if on_gpu else torch.device("cpu"))
+        kind = f"sm_{major}{minor}" if on_gpu else "interpreted"
+        products = "" if deterministic else f", products of torch {torch.__version__}"
+        return f"{kind}, triton {triton.__version__}{products}"
 
     def sparse_formats(self) -> frozenset[SparseFormat]:
         return frozenset({SPARSE_OF_FLOATS})

@@ -15,7 +15,7 @@ _MOST_DOUBLINGS: Final = 20
 
 @dataclass(eq=False)
 class Fetch:
-    """The blocks of one sequence that are on disk and not in the pool."""
+    """The blocks of one sequence that are in stores below the pool, and not in that."""
 
     sequence: SequenceState
     number: int
@@ -24,26 +24,30 @@ class Fetch:
     found: int
     """Blocks of it that the pool had, of groups without a window."""
     bytes: int
-    unread: int
-    """Those of its bytes that have not come."""
+    unread: list[int]
+    """Those of its bytes that have not come from each store."""
+    stores: frozenset[int]
+    """The numbers of the stores that it is read from."""
     began: float
     calm_s: float
     """Seconds for which others' steps come first, once its turn has come; more than 0."""
     patience_s: float
     """Seconds for which it waits for its blocks then."""
     unasked: deque[Wanted] = field(default_factory=deque)
-    """What the disk was not asked for yet."""
+    """What no store was asked for yet."""
     in_flight: int = 0
-    """Bytes that the disk was asked for, and that have not come."""
+    """Bytes that stores were asked for, and that have not come."""
     staged: deque[Piece] = field(default_factory=deque)
     """What has come and is not in the cache."""
     lacks_room: bool = False
     """Whether the cache has no room for the first of these."""
+    landing: int = 0
+    """Pieces that can be found in the cache, and are on their way into its memory."""
     adopted: int = 0
     """Blocks that were put into the cache, of all groups."""
-    restored: int = 0
-    """How many of these are of the first group without a window: the prefix became longer by so
-    many blocks."""
+    restored: list[int] = field(default_factory=list)
+    """How many of these from each store are of the first group without a window: the prefix became
+    longer by so many blocks."""
     is_short: bool = False
     """Whether not all came, or not in time."""
     turn_at: float | None = None
@@ -53,11 +57,11 @@ class Fetch:
 
     @property
     def has_come(self) -> bool:
-        return self.unread == 0
+        return not any(self.unread)
 
     @property
     def staged_bytes(self) -> int:
-        return sum(len(piece.content.data) for piece in self.staged)
+        return sum(piece.num_bytes for piece in self.staged)
 
     def set_aside(self, now: float) -> None:
         self.is_aside = True

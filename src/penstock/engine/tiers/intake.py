@@ -1,38 +1,52 @@
-"""What is read for sequences, on its way: from the disk into the cache."""
+"""What is read for sequences, on its way: from the stores below the pool into that."""
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.cache.prefix import Key
 from penstock.engine.cached_blocks import CachedBlocks
-from penstock.engine.tiers.disk import Disk
+from penstock.engine.tiers.block_store import BlockStore
 from penstock.engine.tiers.fetch import Fetch
 from penstock.engine.tiers.pacing import Pace
-from penstock.interface.blocks import BlockBytes, DamagedBlockError
-from penstock.kvstore.workers import Wanted
+from penstock.engine.tiers.rule import ReadingCosts
+from penstock.errors import EngineDeadError
+from penstock.interface.blocks import BlockBytes, BlockContent, BlockCopy, DamagedBlockError
+from penstock.kvstore.workers import Piece, Wanted
 
 STAGED_BYTES: Final = 512 << 20
 """Most bytes that are read, or have been, for sequences whose turn has not come."""
 AHEAD_BYTES: Final = 32 << 20
-"""Bytes that the disk is asked for at once while nothing runs: enough that it never waits, and so
-few that what has come is put into the cache while a core's own cache has it."""
+"""Bytes that stores are asked for at once while nothing runs: enough that a disk never waits, and
+so few that what has come is put into the cache while a core's own cache has it."""
+
+
+class _Landing(NamedTuple):
+    """A piece that is on its way into the cache's memory."""
+
+    copy: BlockCopy
+    piece: Piece
+    fetch: Fetch
 
 
 class Intake:
-    """Asks the disk for blocks, and puts them into the cache.
+    """Asks the stores for blocks, and puts them into the cache.
 
     While sequences run, both go at a :class:`Pace` of which their steps take little notice; while
     none does, or computing would be as good by now, as fast as can be. Blocks are put as far as
-    free ones are not wanted by those that run.
+    free ones are not wanted by those that run. Where the cache is a device's, they *land* beside
+    the steps, by whose time nobody has to go then; a step that reads them would wait.
     """
 
     def __init__(
         self,
         blocks: CachedBlocks,
-        disk: Disk,
+        stores: Sequence[BlockStore],
+        costs: ReadingCosts,
         now: Callable[[], float],
         busy: Callable[[], float] = time.thread_time,
     ) -> None:
@@ -40,42 +54,78 @@ class Intake:
         meanwhile is not what putting costs."""
         self._busy = busy
         self._blocks = blocks
-        self._disk = disk
+        self._stores = tuple(stores)
+        self._costs = costs
         self._now = now
+        self._landing: deque[_Landing] = deque()
         self._whole = [g for g, window in enumerate(blocks.windows) if window is None]
         self.pace = Pace()
         self.running = 0
         """Sequences that run, each of which will want blocks."""
-        self.given_up = self.damaged = 0
+        self.given_up = [0] * len(self._stores)
+        """Fetches of which not all came from each store, or not in time."""
+        self.damaged = [0] * len(self._stores)
 
     def is_free(self, fetch: Fetch, now: float) -> bool:
         """Whether no step has to be regarded in what is done for a sequence."""
         return self.running == 0 or fetch.is_over(now)
 
     def waits_calmly(self, fetch: Fetch) -> bool:
-        """Whether the steps of others come before what is still to be put for a sequence."""
-        return not (self.is_free(fetch, self._now()) or fetch.lacks_room)
+        """Whether the steps of others come before what is still to be put for a sequence, or to
+        land."""
+        if not fetch.staged and not fetch.landing:
+            return False
+        if self.is_free(fetch, self._now()):
+            return False
+        return bool(fetch.landing) or not fetch.lacks_room
+
+    @property
+    def is_landing(self) -> bool:
+        return bool(self._landing)
+
+    def land(self) -> None:
+        """Take note of the pieces that are in the cache's memory by now."""
+        while self._landing and self._landing[0].copy.is_done:
+            copy, piece, fetch = self._landing.popleft()
+            fetch.landing -= 1
+            store = piece.wanted.store
+            if not piece.seconds:  # it was there, and came by this copy alone
+                self._costs.bandwidths[store].add(piece.num_bytes, copy.seconds)
+            self._stores[store].done(piece)
+
+    def close(self) -> None:
+        """Wait for what is landing."""
+        for each in self._landing:
+            with contextlib.suppress(EngineDeadError):  # a device that has failed copies no more
+                each.copy.wait()
+            each.fetch.landing -= 1
+            self._stores[each.piece.wanted.store].done(each.piece)
+        self._landing.clear()
 
     def give_up(self, fetch: Fetch) -> None:
         """Wait for nothing more; what has come is of use."""
         fetch.is_short = True
         if not fetch.has_come:
-            self._disk.cancel(fetch.number)
+            for number, unread in enumerate(fetch.unread):
+                if unread:
+                    self._stores[number].cancel(fetch.number)
+                    self.given_up[number] += 1
             fetch.unasked.clear()
-            fetch.unread = fetch.in_flight = 0
-            self.given_up += 1
+            fetch.unread = [0] * len(self._stores)
+            fetch.in_flight = 0
 
     def let_go(self, fetch: Fetch) -> None:
         """Put no more of what has come."""
         while fetch.staged:
-            self._disk.done(fetch.staged.popleft())
+            piece = fetch.staged.popleft()
+            self._stores[piece.wanted.store].done(piece)
 
     def size(self, wanted: Wanted) -> int:
         """Bytes of blocks."""
         return len(wanted.keys) * self._blocks.group_bytes[wanted.group]
 
     def ask(self, fetches: Sequence[Fetch], now: float) -> None:
-        """Ask the disk for more, those first whose turn has come."""
+        """Ask the stores for more, those first whose turn has come."""
         ahead = in_flight = 0
         for fetch in fetches:
             own = fetch.in_flight + fetch.staged_bytes
@@ -91,15 +141,17 @@ class Intake:
                     break
                 wanted = fetch.unasked.popleft()
                 size = self.size(wanted)
-                if not is_free:
+                if not is_free and not self._blocks.is_beside:
                     self.pace.ask(size)
                 own += size
                 ahead += size
                 in_flight += size
                 fetch.in_flight += size
                 pieces.append(wanted)
-            if pieces:
-                self._disk.read(fetch.number, pieces)
+            for number, store in enumerate(self._stores):
+                own_pieces = [each for each in pieces if each.store == number]
+                if own_pieces:
+                    store.read(fetch.number, own_pieces)
 
     def put(self, fetches: Sequence[Fetch], now: float) -> None:
         """Put blocks into the cache that has room for them beside what runs, and beside what was
@@ -140,27 +192,32 @@ class Intake:
         wanted, count = piece.wanted, piece.found
         keys = list(wanted.keys[:count])
         try:
-            self._blocks.write(keys, wanted.group, piece.content)
+            copy = self._blocks.put(keys, wanted.group, piece.content)
         except DamagedBlockError:
-            count = self._put_whole_ones(keys, wanted.group, piece.content)
+            count = self._put_whole_ones(keys, wanted, piece.content)
             self.give_up(fetch)  # what is behind it would not be found
             self.let_go(fetch)
-        self._disk.done(piece)
+            self._stores[wanted.store].done(piece)
+        else:
+            fetch.landing += 1
+            self._landing.append(_Landing(copy, piece, fetch))
+            self.land()
         fetch.adopted += count
         if self._whole and wanted.group == self._whole[0]:
-            fetch.restored += count
+            fetch.restored[wanted.store] += count
         return count
 
-    def _put_whole_ones(self, keys: list[Key], group: int, content: BlockBytes) -> int:
-        """Put blocks into the cache up to the first that is damaged, which is removed from the
-        disk; returns how many."""
-        each = self._blocks.group_bytes[group]
+    def _put_whole_ones(self, keys: list[Key], wanted: Wanted, content: BlockContent) -> int:
+        """Put blocks into the cache up to the first that is damaged, which is removed from its
+        store; returns how many."""
+        assert isinstance(content, BlockBytes), "only what has a checksum is known to be damaged"
+        group, each = wanted.group, self._blocks.group_bytes[wanted.group]
         for i, key in enumerate(keys):
             data = content.data[i * each : (i + 1) * each]
             try:
                 self._blocks.write([key], group, BlockBytes(data, content.checksums[i : i + 1]))
             except DamagedBlockError:
-                self.damaged += 1
-                self._disk.drop([key], group)
+                self.damaged[wanted.store] += 1
+                self._stores[wanted.store].drop([key], group)
                 return i
         return len(keys)

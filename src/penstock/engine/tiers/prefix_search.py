@@ -1,14 +1,15 @@
-"""What of a sequence's prefix is in the pool, and what is on disk."""
+"""What of a sequence's prefix is in the pool, and what is in the stores below it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from penstock.cache.geometry import first_seen_block
 from penstock.cache.kv_cache import KvCache
 from penstock.cache.prefix import Key
 from penstock.engine.cached_blocks import CachedBlocks
-from penstock.engine.tiers.disk import Disk
+from penstock.engine.tiers.block_store import BlockStore
 from penstock.kvstore.workers import Wanted
 from penstock.scheduler.sequence import SequenceState
 
@@ -17,11 +18,11 @@ PIECE_BYTES: Final = 8 << 20
 
 
 class TieredPrefix(NamedTuple):
-    """The longest prefix of a sequence that pool and disk have together."""
+    """The longest prefix of a sequence that the pool and stores below it have together."""
 
     keys: list[Key]
     wanted: list[Wanted]
-    """What is to be read of it."""
+    """What is to be read of it, each block from the first store that has it."""
     found: int
     """How many of its blocks the pool has."""
 
@@ -36,12 +37,14 @@ class Look(NamedTuple):
 
 
 class PrefixSearch:
-    """Looks for prefixes in pool and disk together, as the cache itself finds them."""
+    """Looks for prefixes in the pool and the stores below it together, as the cache itself finds
+    them."""
 
-    def __init__(self, cache: KvCache, blocks: CachedBlocks, disk: Disk) -> None:
+    def __init__(self, cache: KvCache, blocks: CachedBlocks, stores: Sequence[BlockStore]) -> None:
+        """``stores``: the fastest first."""
         self._cache = cache
         self._blocks = blocks
-        self._disk = disk
+        self._stores = tuple(stores)
         self._whole = [g for g, window in enumerate(blocks.windows) if window is None]
 
     def found(self, sequence: SequenceState) -> int:
@@ -50,30 +53,41 @@ class PrefixSearch:
         prefix = self._cache.lookup(sequence.table, tokens, len(tokens) - 1)
         return prefix.num_tokens // self._blocks.block_size
 
-    def longest(self, sequence: SequenceState) -> TieredPrefix:
-        """The longest prefix that pool and disk have together; its blocks are used now."""
+    def longest(self, sequence: SequenceState, stores: int) -> TieredPrefix:
+        """The longest prefix that the pool and the first ``stores`` have together."""
         size, windows = self._blocks.block_size, self._blocks.windows
         limit = len(sequence.token_ids) - 1
         found = self.found(sequence)
         keys = self._cache.keys(sequence.table, sequence.token_ids, limit // size)
         count = found
-        while count < len(keys) and all(self._is_kept(keys[count], g) for g in self._whole):
+        while count < len(keys) and all(self._has(keys[count], g, stores) for g in self._whole):
             count += 1
-        count = max(self._within_windows(keys, count), found)
+        count = max(self._within_windows(keys, count, stores), found)
         wanted: list[Wanted] = []
         for group, window in enumerate(windows):
-            start = 0 if window is None else first_seen_block(window, count * size, size)
-            self._disk.use(keys[start:count], group)
             if count == found:
                 continue
-            places = [i for i in range(start, count) if not self._blocks.has(keys[i], group)]
+            start = 0 if window is None else first_seen_block(window, count * size, size)
+            places: list[list[int]] = [[] for _ in range(stores)]
+            for place in range(start, count):
+                if not self._blocks.has(keys[place], group):
+                    places[self._store(keys[place], group)].append(place)
             each = max(PIECE_BYTES // self._blocks.group_bytes[group], 1)
-            for begin in range(0, len(places), each):
-                part = tuple(places[begin : begin + each])
-                wanted.append(Wanted(group, part, tuple(keys[i] for i in part)))
+            for store, own in enumerate(places):
+                for begin in range(0, len(own), each):
+                    part = tuple(own[begin : begin + each])
+                    wanted.append(Wanted(group, part, tuple(keys[i] for i in part), store))
         return TieredPrefix(keys[:count], wanted, found)
 
-    def _within_windows(self, keys: list[Key], count: int) -> int:
+    def use(self, keys: list[Key]) -> None:
+        """Note in all stores that a prefix is asked for."""
+        size, count = self._blocks.block_size, len(keys)
+        for group, window in enumerate(self._blocks.windows):
+            start = 0 if window is None else first_seen_block(window, count * size, size)
+            for store in self._stores:
+                store.use(keys[start:], group)
+
+    def _within_windows(self, keys: list[Key], count: int, stores: int) -> int:
         """How many of ``count`` blocks are a prefix of which groups with windows have what is seen,
         too."""
         size = self._blocks.block_size
@@ -82,15 +96,20 @@ class PrefixSearch:
         while count and agreeing < len(windowed):
             group, window = windowed[at]
             first = first_seen_block(window, count * size, size)
-            missing = next(
-                (i for i in range(count - 1, first - 1, -1) if not self._is_kept(keys[i], group)),
-                None,
-            )
+            places = range(count - 1, first - 1, -1)
+            missing = next((i for i in places if not self._has(keys[i], group, stores)), None)
             if missing is not None:  # nor does any longer prefix that sees it
                 count, agreeing = missing, -1
             agreeing += 1
             at = (at + 1) % len(windowed)
         return count
 
-    def _is_kept(self, key: Key, group: int) -> bool:
-        return self._blocks.has(key, group) or self._disk.holds(key, group)
+    def _has(self, key: Key, group: int, stores: int) -> bool:
+        """Whether the pool or one of the first ``stores`` has a block."""
+        return self._blocks.has(key, group) or any(
+            store.holds(key, group) for store in self._stores[:stores]
+        )
+
+    def _store(self, key: Key, group: int) -> int:
+        """The number of the first store that has a block; one of them does."""
+        return next(i for i, store in enumerate(self._stores) if store.holds(key, group))

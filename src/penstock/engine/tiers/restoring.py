@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.cache.kv_cache import KvCache
 from penstock.engine.cached_blocks import CachedBlocks
-from penstock.engine.tiers.disk import Disk
+from penstock.engine.tiers.block_store import BlockStore
 from penstock.engine.tiers.fetch import Fetch
 from penstock.engine.tiers.intake import STAGED_BYTES, Intake
 from penstock.engine.tiers.prefix_search import Look, PrefixSearch, TieredPrefix
@@ -20,11 +21,23 @@ from penstock.scheduler.sequence import SequenceState, Slot, Status
 
 FETCH_SECONDS: Final = tuple(m * 10.0**e for e in range(-3, 2) for m in (1, 2, 5))
 """Bounds of intervals, from 1 ms to 50 s."""
-MOST_DECLINED: Final = 20
-"""The last of so many prefixes that were not worth reading is read: a disk that was slow for a
-while, before a restart perhaps, is measured again."""
 MOST_LOSSES: Final = 20
 """How often a sequence is looked for again that has lost what it had."""
+
+
+@dataclass
+class Restored:
+    """What was read from one store."""
+
+    fetches: int = 0
+    declined: int = 0
+    """Sequences for which computing was faster."""
+    tokens: int = 0
+    """Tokens of prefixes that became longer."""
+    saved_s: float = 0.0
+    """Seconds that computing these would have taken, by the rate of the time."""
+    fetch_seconds: Buckets = field(default_factory=lambda: Buckets.empty(FETCH_SECONDS))
+    """Seconds from the look at the stores until all blocks of a sequence had come."""
 
 
 class Restoring:
@@ -39,34 +52,30 @@ class Restoring:
         self,
         cache: KvCache,
         blocks: CachedBlocks,
-        disk: Disk,
+        stores: Sequence[BlockStore],
         costs: ReadingCosts,
         now: Callable[[], float] = time.perf_counter,
         busy: Callable[[], float] = time.thread_time,
     ) -> None:
-        """``busy``: as for :class:`Intake`."""
+        """``stores``: the fastest first; ``costs``: of as many; ``busy``: as for
+        :class:`Intake`."""
         self._cache = cache
         self._blocks = blocks
-        self._disk = disk
+        self._stores = tuple(stores)
         self._costs = costs
         self._now = now
-        self._search = PrefixSearch(cache, blocks, disk)
+        self._search = PrefixSearch(cache, blocks, stores)
         self._fetches: dict[SequenceState, Fetch] = {}
         self._by_number: dict[int, Fetch] = {}
-        self._intake = Intake(blocks, disk, now, busy)
+        self._intake = Intake(blocks, stores, costs, now, busy)
         self._looked: Slot[Look] = Slot()
         self._losses: Slot[int] = Slot()
         """How often it was looked for again."""
         self._count = 0
-        self.fetched = self.declined = 0
-        self._declined_running = 0
-        """Those declined since one was read last."""
-        self.tokens = 0
-        """Tokens of prefixes that became longer."""
-        self.saved_s = 0.0
-        """Seconds that computing these would have taken, by the rate of the time."""
-        self.fetch_seconds = Buckets.empty(FETCH_SECONDS)
-        """Seconds from the look at the disk until all blocks of a sequence had come."""
+        self.restored = tuple(Restored() for _ in self._stores)
+        """What was read from each store."""
+        self.started: list[SequenceState] = []
+        """Sequences that have started with blocks that were read, for who takes them from here."""
 
     @property
     def has_work(self) -> bool:
@@ -78,19 +87,24 @@ class Restoring:
         return any(fetch.in_flight for fetch in self._fetches.values())
 
     @property
-    def given_up(self) -> int:
-        """Fetches of which not all came, or not in time."""
+    def given_up(self) -> Sequence[int]:
+        """Fetches of which not all came from each store, or not in time."""
         return self._intake.given_up
 
     @property
-    def damaged(self) -> int:
-        """Blocks that were not what their checksum says."""
+    def damaged(self) -> Sequence[int]:
+        """Blocks of each store that were not what their checksum says."""
         return self._intake.damaged
 
     @property
     def num_aside(self) -> int:
         """Sequences that wait for their blocks though their turn has come."""
         return sum(fetch.is_aside for fetch in self._fetches.values())
+
+    def aside_for(self, store: int) -> int:
+        """Those of them that wait for blocks of a store."""
+        fetches = self._fetches.values()
+        return sum(fetch.is_aside and store in fetch.stores for fetch in fetches)
 
     def expect(self, sequence: SequenceState) -> None:
         """A sequence has been queued: its blocks may be read before its turn."""
@@ -107,10 +121,11 @@ class Restoring:
             return self._set_aside(fetch)
         if not self._fits(sequence, reserve):
             return True  # it waits for blocks, and comes again
-        if fetch is not None and fetch.staged:
+        if fetch is not None:
             if self._intake.waits_calmly(fetch):
                 return self._set_aside(fetch)
-            self._intake.put_all(fetch)
+            if fetch.staged:
+                self._intake.put_all(fetch)
         if self._has_lost(sequence, fetch) and self._may_look_again(sequence):
             # What the pool had when it was looked for was reused while the sequence waited.
             if fetch is not None:
@@ -119,16 +134,21 @@ class Restoring:
             if fetch is not None:
                 return self._set_aside(fetch)
         if fetch is not None and not sequence.started:
-            sequence.num_restored_tokens = fetch.restored * self._blocks.block_size
+            each = zip(self._stores, fetch.restored, strict=True)
+            from_host = sum(count for store, count in each if store.name == "host")
+            sequence.num_restored_tokens = sum(fetch.restored) * self._blocks.block_size
+            sequence.num_host_tokens = from_host * self._blocks.block_size
         return True
 
     def advance(self, running: int) -> list[SequenceState]:
-        """Put into the cache what has come, and ask the disk for more; returns the sequences that
+        """Put into the cache what has come, and ask the stores for more; returns the sequences that
         were set aside and are to wait again. Between steps, ``running`` sequences of which will
         want blocks."""
         self._intake.running = running
-        for piece in self._disk.arrived():
-            self._arrive(piece)
+        self._intake.land()
+        for store in self._stores:
+            for piece in store.arrived():
+                self._arrive(piece)
         self._clean()
         if not self._fetches:
             return []
@@ -144,7 +164,8 @@ class Restoring:
                 continue
             if not fetch.has_come and fetch.is_over(now):
                 self._intake.give_up(fetch)
-            if fetch.has_come and (not fetch.staged or fetch.lacks_room):
+            is_put = not fetch.staged or fetch.lacks_room
+            if fetch.has_come and is_put and not self._intake.waits_calmly(fetch):
                 fetch.is_aside = False
                 back.append(fetch.sequence)
         return back
@@ -160,6 +181,11 @@ class Restoring:
         for fetch in self._fetches.values():
             self._intake.give_up(fetch)
             self._intake.let_go(fetch)
+
+    def close(self) -> None:
+        """Read nothing more, and wait for what is on its way into the cache."""
+        self.reset()
+        self._intake.close()
 
     def _set_aside(self, fetch: Fetch) -> bool:
         """Let a sequence be passed over until its blocks have come, or for as long as is worth it;
@@ -194,60 +220,71 @@ class Restoring:
         """Have the blocks of a sequence read, if that is worth it."""
         fetch, found = None, 0
         if not sequence.wants_prompt_rows:
-            prefix = self._search.longest(sequence)
-            found = prefix.found
-            if prefix.wanted:
+            prefix = longest = self._search.longest(sequence, len(self._stores))
+            found = longest.found
+            while prefix.wanted:
                 fetch = self._fetch(sequence, prefix)
+                if fetch is not None:
+                    break
+                # Perhaps what the faster ones have is worth it.
+                slowest = max(each.store for each in prefix.wanted)
+                prefix = self._search.longest(sequence, slowest)
+            self._search.use(longest.keys)
         if fetch is None:
             self._looked.set(sequence, Look(*_stand(sequence), found))
         return fetch
 
     def _fetch(self, sequence: SequenceState, prefix: TieredPrefix) -> Fetch | None:
-        sizes, keys = self._blocks.group_bytes, prefix.keys
+        keys, sizes = prefix.keys, [0] * len(self._stores)
         tokens = (len(keys) - prefix.found) * self._blocks.block_size
-        size = sum(len(each.keys) * sizes[each.group] for each in prefix.wanted)
-        waiting = sum(each.unread for each in self._fetches.values())
-        if not self._costs.worth(tokens, size, waiting):
-            self._declined_running += 1
-            if self._declined_running < MOST_DECLINED:
-                self.declined += 1
-                return None
-        self._declined_running = 0
+        for each in prefix.wanted:
+            sizes[each.store] += self._intake.size(each)
+        others = [each.unread for each in self._fetches.values()]
+        waiting = [sum(each[store] for each in others) for store in range(len(sizes))]
+        stores = frozenset(store for store, size in enumerate(sizes) if size)
+        if not self._costs.worth(tokens, sizes, waiting):
+            self.restored[max(stores)].declined += 1
+            return None
         self._count += 1
         fetch = Fetch(
             sequence,
             self._count,
             keys,
             prefix.found,
-            size,
-            size,
+            sum(sizes),
+            sizes,
+            stores,
             self._now(),
             self._costs.calm_s(tokens),
             self._costs.patience_s(tokens),
             deque(prefix.wanted),
+            restored=[0] * len(sizes),
         )
         self._fetches[sequence] = self._by_number[fetch.number] = fetch
         self._intake.ask([fetch], fetch.began)
-        self.fetched += 1
+        for store in stores:
+            self.restored[store].fetches += 1
         return fetch
 
     def _arrive(self, piece: Piece) -> None:
+        store = piece.wanted.store
         if piece.found:
-            self._costs.bandwidth.add(len(piece.content.data), piece.seconds)
-            self._intake.pace.has_read(len(piece.content.data), piece.busy_s)
+            self._costs.bandwidths[store].add(piece.num_bytes, piece.seconds)
+            self._intake.pace.has_read(piece.num_bytes, piece.busy_s)
         size = self._intake.size(piece.wanted)
         fetch = self._by_number.get(piece.number)
         if fetch is None or fetch.has_come:  # it was given up
-            self._disk.done(piece)
+            self._stores[store].done(piece)
             return
-        fetch.unread -= size
+        fetch.unread[store] -= size
         fetch.in_flight -= size
         if piece.found:
             fetch.staged.append(piece)
         if piece.found < len(piece.wanted.keys):  # what is behind it would not be found
             self._intake.give_up(fetch)
-        elif fetch.unread == 0:
-            self.fetch_seconds.add(self._now() - fetch.began)
+        elif not any(fetch.unread):
+            for number in fetch.stores:
+                self.restored[number].fetch_seconds.add(self._now() - fetch.began)
 
     def _forget(self, fetch: Fetch) -> None:
         self._intake.give_up(fetch)
@@ -265,11 +302,15 @@ class Restoring:
         for sequence in done:
             fetch = self._fetches[sequence]
             self._forget(fetch)
-            if sequence.status is Status.RUNNING:
-                tokens = fetch.restored * self._blocks.block_size
-                self.tokens += tokens
+            if sequence.status is not Status.RUNNING:
+                continue
+            for restored, count in zip(self.restored, fetch.restored, strict=True):
+                tokens = count * self._blocks.block_size
+                restored.tokens += tokens
                 if self._costs.rate.known:
-                    self.saved_s += self._costs.computing_s(tokens)
+                    restored.saved_s += self._costs.computing_s(tokens)
+            if fetch.adopted:
+                self.started.append(sequence)
 
 
 def _stand(sequence: SequenceState) -> tuple[int, int]:

@@ -1,15 +1,15 @@
 """Which prefixes are worth reading.
 
-Reading ``bytes`` takes ``OVERHEAD_S + (waiting + bytes) / bandwidth`` seconds, ``waiting`` being
-those that are read before; computing their ``tokens`` takes ``tokens / rate``. The lesser one is
-done. Both rates are measured, as blocks are read and prompts computed. While one of them is not
-known, what is on disk is read: so it becomes known. The next engine begins with what this one has
-measured (``kvstore/rates.py``).
+Reading takes ``OVERHEAD_S + sum(bytes / bandwidth)`` seconds over the stores below the pool, each
+with a bandwidth of its own, ``bytes`` being those of the prefix and those that are read before
+them; computing the ``tokens`` takes ``tokens / rate``. The lesser one is done. All rates are
+measured, as blocks come and prompts are computed. While one of them is not known, what is there is
+read: so it becomes known.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Final
 
 from penstock.engine.handover.rule import Measured
@@ -28,26 +28,32 @@ CALM_UNKNOWN_S: Final = 2.5
 """The same while nothing was computed, beside a patience of 10 s."""
 
 
-@dataclass
 class ReadingCosts:
-    """What was measured of both ways to a prefix."""
+    """What was measured of all ways to a prefix."""
 
-    bandwidth: Measured = field(default_factory=lambda: Measured(200e6))
-    """Bytes of blocks that come in a second."""
-    rate: Measured = field(default_factory=lambda: Measured(1000.0))
-    """Tokens of prompts that are computed in a second."""
+    def __init__(self, stores: int = 1) -> None:
+        """``stores``: how many there are below the pool."""
+        self.bandwidths = tuple(Measured(200e6) for _ in range(stores))
+        """Bytes of blocks that come from each store in a second."""
+        self.rate = Measured(1000.0)
+        """Tokens of prompts that are computed in a second."""
 
-    def reading_s(self, size: int, waiting: int = 0) -> float:
-        return OVERHEAD_S + (size + waiting) / self.bandwidth.value
+    def reading_s(self, sizes: Sequence[int]) -> float:
+        """``sizes``: bytes of each store."""
+        each = zip(sizes, self.bandwidths, strict=True)
+        return OVERHEAD_S + sum(size / bandwidth.value for size, bandwidth in each)
 
     def computing_s(self, tokens: int) -> float:
         return tokens / self.rate.value
 
-    def worth(self, tokens: int, size: int, waiting: int) -> bool:
-        """Whether to read so many bytes, which save computing so many tokens."""
-        if not (self.bandwidth.known and self.rate.known):
+    def worth(self, tokens: int, sizes: Sequence[int], waiting: Sequence[int]) -> bool:
+        """Whether to read so many bytes of each store, which save computing so many tokens, while
+        others are ``waiting`` to be read there."""
+        sums = [size and size + before for size, before in zip(sizes, waiting, strict=True)]
+        each = zip(sums, self.bandwidths, strict=True)
+        if not (self.rate.known and all(bandwidth.known for size, bandwidth in each if size)):
             return True
-        return self.reading_s(size, waiting) < self.computing_s(tokens)
+        return self.reading_s(sums) < self.computing_s(tokens)
 
     def patience_s(self, tokens: int) -> float:
         """Seconds that a sequence whose turn it is waits for its blocks."""

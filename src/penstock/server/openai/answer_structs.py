@@ -16,6 +16,8 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
     disk_tokens: int | UnsetType = UNSET
     """Number of cached tokens whose keys and values were read from disk; left out where it is 0."""
+    host_tokens: int | UnsetType = UNSET
+    """Number of those that came from the host's memory into a GPU's; left out where it is 0."""
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True):
@@ -185,7 +187,8 @@ def usage(outputs: Sequence[RequestOutput], hidden_tokens: int = 0) -> Usage:
         max(0, choice.num_tokens - hidden_tokens) for output in outputs for choice in output.outputs
     )
     cached = sum(output.num_cached_tokens for output in outputs)
-    restored = sum(output.num_restored_tokens for output in outputs)
+    host = sum(output.num_host_tokens for output in outputs)
+    disk = sum(output.num_restored_tokens for output in outputs) - host
     choices = [choice for output in outputs for choice in output.outputs]
     drafted = sum(choice.num_drafted_tokens for choice in choices)
     accepted = sum(choice.num_accepted_tokens for choice in choices)
@@ -193,7 +196,7 @@ def usage(outputs: Sequence[RequestOutput], hidden_tokens: int = 0) -> Usage:
         prompt,
         completion,
         prompt + completion,
-        PromptTokensDetails(cached, restored or UNSET),
+        PromptTokensDetails(cached, disk or UNSET, host or UNSET),
         CompletionTokensDetails(accepted, drafted - accepted) if drafted else UNSET,
     )
 

@@ -1,5 +1,5 @@
-"""What the tier asks of the disk: its store and the threads that read and write it, or in a
-simulation what stands in their place."""
+"""What the tiers ask of a store below the pool: memory of the host, a disk with the threads that
+read and write it, or in a simulation what stands in their place."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from penstock.cache.prefix import Key
+from penstock.interface.blocks import Bytes
+from penstock.interface.messages import TierName
 from penstock.kvstore.blocks import NewBlock
 from penstock.kvstore.workers import Piece, Wanted
 
 
-class DiskStats(NamedTuple):
-    """What the disk has, and did so far."""
+class StoreFigures(NamedTuple):
+    """What a store has, and did so far."""
 
     blocks: int
     pinned: int
@@ -24,12 +26,32 @@ class DiskStats(NamedTuple):
     written_bytes: int
     read_bytes: int
     read_seconds: float
+    damaged: int
+    """Blocks that were read, and were not what they had been, where the store looks at that."""
     failures: int
     """Reads and writes that failed."""
 
 
-class Disk(Protocol):
-    """As :class:`penstock.engine.tiers.station.StoredBlocks` has it."""
+class Due(NamedTuple):
+    """A block to save, of every group of layers that has it."""
+
+    parent: Key
+    """The key of the block before it, or the root of its chain."""
+    place: int
+    """Its number in its chain; the first is 0."""
+    key: Key
+
+
+class BlockStore(Protocol):
+    """Blocks below the pool, by the keys of their content. For the engine's thread."""
+
+    @property
+    def name(self) -> TierName: ...
+
+    @property
+    def lasts(self) -> bool:
+        """Whether its blocks outlive the engine."""
+        ...
 
     def holds(self, key: Key, group: int) -> bool: ...
 
@@ -44,9 +66,19 @@ class Disk(Protocol):
         """Bytes that may be given to :meth:`write` now."""
         ...
 
+    def reserve(self, due: Sequence[Due], group: int) -> Sequence[Bytes] | None:
+        """Memory for copies of blocks that the store does not hold, which others may make room for:
+        for the first ones, as far as there is some. None: they may lie anywhere. What was reserved
+        is given to :meth:`write`, or to :meth:`release`."""
+        ...
+
+    def release(self, due: Sequence[Due], group: int) -> None:
+        """Give back the memory of blocks that will not come."""
+
     def write(self, blocks: Sequence[NewBlock]) -> None: ...
 
-    def drop(self, keys: Sequence[Key], group: int) -> None: ...
+    def drop(self, keys: Sequence[Key], group: int) -> None:
+        """Find blocks no more whose bytes are not theirs."""
 
     def read(self, number: int, pieces: Sequence[Wanted]) -> None: ...
 
@@ -73,7 +105,7 @@ class Disk(Protocol):
         """Whether nothing will ever be written again."""
         ...
 
-    def stats(self) -> DiskStats: ...
+    def stats(self) -> StoreFigures: ...
 
     def close(self, seconds: float) -> None:
         """End it. What waits to be written may take so many seconds."""
