@@ -22,6 +22,7 @@ from penstock.config import EngineConfig
 from penstock.engine.blocks_at_once import BlocksAtOnce
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import load_models, open_model, plan_engine
+from penstock.errors import EngineDeadError
 from penstock.interface.blocks import BlockContent, BlockMover, BlockRows, Bytes
 from penstock.interface.executor import Sampling, StepOutcome
 from penstock.interface.host_executor import HostExecutor
@@ -74,9 +75,7 @@ class LateBlocks:
     def memory(self, size: int) -> Bytes:
         return np.full(size, POISON, np.uint8)
 
-    def take(
-        self, group: int, blocks: Sequence[int], rows: Sequence[Bytes] | None = None
-    ) -> Work:
+    def take(self, group: int, blocks: Sequence[int], rows: Sequence[Bytes] | None = None) -> Work:
         if rows is None:
             rows = [self.memory(self.group_bytes[group]) for _ in blocks]
         for row in rows:
@@ -115,6 +114,7 @@ class LateDevice(Deferred):
         self._haste = haste
         self._order = BlockOrder[Work](inner.num_blocks)
         self._lanes: dict[str, list[Work]] = {"steps": [], "out": [], "in": []}
+        self._failed = False
         self.waits = 0
         """How often a lane had to wait for another."""
         self.blocks: Any = LateBlocks(self, BlocksAtOnce(inner.blocks))
@@ -137,13 +137,19 @@ class LateDevice(Deferred):
 
     def go_on(self) -> None:
         """Let a lane do something, perhaps."""
-        if self._random.random() < self._haste:
+        if not self._failed and self._random.random() < self._haste:
             lane = self._lanes[self._random.choice(list(self._lanes))]
             if lane:
                 self.finish(lane[0])
 
+    def fail(self) -> None:
+        """Let nothing be done any more."""
+        self._failed = True
+
     def finish(self, work: Work) -> None:
-        """Do a piece of work, and what comes before it."""
+        """Do a piece of work, and what comes before it. Raises EngineDeadError."""
+        if self._failed:
+            raise EngineDeadError("the device has failed")
         lane = self._lanes[work.lane]
         while not work.over:
             first = lane[0]
@@ -154,6 +160,8 @@ class LateDevice(Deferred):
             lane.remove(first)
 
     def finish_all(self) -> None:
+        if self._failed:
+            return
         for lane in self._lanes.values():
             while lane:
                 self.finish(lane[0])
