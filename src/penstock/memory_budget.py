@@ -78,6 +78,8 @@ class Demand:
     """The model or heads that draft, if there are any."""
     plan_with: Callable[[Quantization], Plan]
     """Callback that returns the plan that the model would have if it were quantized so."""
+    copies_blocks: bool = False
+    """Whether blocks of the KV cache are copied to tiers below it."""
 
 
 def host_budget(

@@ -62,7 +62,8 @@ def decide_memory(
 ) -> MemoryDecision:
     """Return the division of the memory that the backend computes in."""
     config, served, weights = inputs.config, plans.target, inputs.types.weights
-    demand = Demand(served, config.kv_cache_bytes, plans.draft, plans.plan_with)
+    tiers = config.kv_disk is not None or config.kv_host_bytes is not None
+    demand = Demand(served, config.kv_cache_bytes, plans.draft, plans.plan_with, tiers)
     budget = backend.backend.budget(demand, backend.choice, inputs.hardware)
     states = _states(inputs, served, budget.kv_cache, lengths)
     blocks = _blocks(inputs, plans, budget.kv_cache, states.num_bytes, lengths)

@@ -136,6 +136,12 @@ def test_what_does_not_suit_is_refused(device: Any) -> None:
         np.testing.assert_array_equal(piece(caches, block), content)
 
 
+def test_staging_is_what_is_reckoned(device: Any) -> None:
+    mover, _ = filled("windows", device)
+    taken = sum(lane.staging.nbytes for lane in (mover._out, mover._in))
+    assert taken == staging_bytes(max(mover.group_bytes))
+
+
 def test_staging_holds_a_block_of_any_size() -> None:
     assert staging_bytes(3 << 20) == 2 * 2 * (3 << 20)
     assert staging_bytes(20 << 20) == 2 * (20 << 20)

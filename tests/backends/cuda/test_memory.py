@@ -15,6 +15,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 from support.tiny_plans import dummy_weights, make_spec  # noqa: E402
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
+from penstock.backends.cuda.block_mover import staging_bytes  # noqa: E402
 from penstock.backends.cuda.memory import (  # noqa: E402
     DRAFT_RESERVE,
     RANKS_RESERVE,
@@ -98,6 +99,17 @@ def test_a_draft_takes_its_part_before_the_cache() -> None:
         divide(plan_with(NONE), plan_with, LIMITS, both, None, 5000, draft)
     with pytest.raises(ConfigError, match="use a GPU with more memory"):
         divide(plan_with(NONE), plan_with, LIMITS, GIB // 4, None, 5000, draft)
+
+
+def test_blocks_on_their_way_take_their_part_before_the_cache() -> None:
+    plan, need = plan_with(NONE), needs(plan_with(NONE), LIMITS)
+    copies = staging_bytes(plan.kv_groups.page_bytes)
+    assert copies > 0
+    budget = divide(plan, plan_with, LIMITS, need.total + copies + 1000, None, 5000, None, copies)
+    assert (budget.kv_cache, budget.weights) == (1000, need.weights)
+    assert "of blocks on their way" in budget.why
+    with pytest.raises(ConfigError, match="of blocks on their way"):
+        divide(plan, plan_with, LIMITS, need.total + copies, None, 5000, None, copies)
 
 
 def test_the_cache_gets_what_is_left() -> None:

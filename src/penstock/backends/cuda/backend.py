@@ -120,6 +120,7 @@ class CudaBackend(Backend):
         return {**environment, "CUDA_VISIBLE_DEVICES": own}
 
     def budget(self, demand: Demand, choice: BackendChoice, hardware: Hardware) -> Budget:
+        from penstock.backends.cuda.block_mover import staging_bytes
         from penstock.backends.cuda.memory import divide, needs
         from penstock.backends.cuda.rank_memory import divide_among_ranks
 
@@ -142,6 +143,7 @@ class CudaBackend(Backend):
             demand.kv_cache_bytes,
             served.all_sequences_bytes,
             None if draft is None else needs(draft.plan, _limits(draft)),
+            staging_bytes(served.plan.kv_groups.page_bytes) if demand.copies_blocks else 0,
         )
 
     def bind(

@@ -61,6 +61,8 @@ class Needs:
     tables_and_scratch: int
     adapters: int = 0
     """Those of all slots, and what is between the products of one."""
+    copies: int = 0
+    """Blocks on their way to tiers below the KV cache, and back."""
     draft: Needs | None = None
     """The needs of the draft model or heads, if there are any."""
     shared: bool = False
@@ -78,14 +80,16 @@ class Needs:
 
     @property
     def _own(self) -> int:
-        return self.weights + self.activations + self.tables_and_scratch + self.adapters
+        own = self.weights + self.activations + self.tables_and_scratch
+        return own + self.adapters + self.copies
 
     def __str__(self) -> str:
         draft = "" if self.draft is None else f"{gib(self.draft._own)} of the same for the draft, "
         adapters = f"{gib(self.adapters)} of adapters, " if self.adapters else ""
+        copies = f"{gib(self.copies)} of blocks on their way, " if self.copies else ""
         return (
             f"{gib(self.weights)} of weights, {gib(self.activations)} of activations, "
-            f"{gib(self.tables_and_scratch)} of tables and scratch, {adapters}{draft}and "
+            f"{gib(self.tables_and_scratch)} of tables and scratch, {adapters}{copies}{draft}and "
             f"{gib(self.reserve)} kept free for kernels and CUDA graphs"
         )
 
@@ -163,16 +167,17 @@ def divide(
     asked: int | None,
     wanted: int,
     draft: Needs | None = None,
+    copies: int = 0,
 ) -> Budget:
     """What the KV cache gets of ``free`` bytes beside what the fused ``plan`` needs.
 
     ``plan_with`` makes the plan of the same model for weights quantized otherwise. ``asked`` is the
     user's number of bytes; without one the cache gets what is left, at most the ``wanted`` bytes
     that all sequences could fill. ``draft``: what a model takes that drafts; its cache is part of
-    the numbers of bytes. Raises ConfigError, with the arithmetic and what would fit, where it does
-    not.
+    the numbers of bytes. ``copies``: what blocks take that are on their way to tiers below the
+    cache. Raises ConfigError, with the arithmetic and what would fit, where it does not.
     """
-    need = replace(needs(plan, limits), draft=draft)
+    need = replace(needs(plan, limits), draft=draft, copies=copies)
     left = free - need.total
     if left <= 0 or (asked is not None and asked > left):
         cache = "" if asked is None else f", and {gib(asked)} of KV cache"
@@ -201,7 +206,7 @@ def _smaller(
     names: tuple[QuantizationName, ...] = ("int8", "int4")
     for name in names:
         plan = plan_with(choose(name, None, True, activations=False, window_columns=32))
-        other = replace(needs(plan, limits), draft=need.draft)
+        other = replace(needs(plan, limits), draft=need.draft, copies=need.copies)
         if other.weights < need.weights and other.total < free:
             found.append(f"quantization {name} ({gib(other.weights)} of weights)")
     return found

@@ -26,7 +26,8 @@ def expected_bytes(config: EngineConfig) -> int:
     """
     assert config.kv_cache_bytes is not None
     path = resolve_model_folder(config.model, config.revision)
-    return PROCESS_BYTES + config.kv_cache_bytes + _stored_bytes(path)
+    kv = config.kv_cache_bytes + (config.kv_host_bytes or 0)
+    return PROCESS_BYTES + kv + _stored_bytes(path)
 
 
 def process_bytes(pid: int) -> int:

@@ -130,11 +130,13 @@ class ServedModel:
     @property
     def takes_bytes(self) -> int:
         """What it may take: what its entry states, or else weights as they are packed, its whole
-        KV cache and its processes; what these take now if that is more."""
+        KV cache, also what of it is kept in the host's memory, and its processes; what these take
+        now if that is more."""
         config = self.supervisor.llm.ready.config
         planned = self._stated_bytes or 0
         if not planned and config is not None:
-            planned = config.weight_bytes + config.kv_cache_bytes + PROCESS_BYTES
+            kv = config.kv_cache_bytes + config.kv_host_bytes
+            planned = config.weight_bytes + kv + PROCESS_BYTES
         return max(planned, process_bytes(self.pid))
 
     async def lost(self) -> None:
