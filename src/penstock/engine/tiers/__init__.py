@@ -2,8 +2,8 @@
 pool is a GPU's, and on disk (docs/kv-tiers.md).
 
 A tier is a :class:`BlockStore` (``block_store.py``): :class:`HostBlocks` (``host_blocks.py``) or
-:class:`StoredBlocks` (``stored_blocks.py``, with the threads of ``kvstore/workers.py``). All else is
-one for both. The path of a block down: a step fills it, the cache publishes it
+:class:`StoredBlocks` (``stored_blocks.py``, with the threads of ``kvstore/workers.py``). All else
+is one for both. The path of a block down: a step fills it, the cache publishes it
 (``KvCache.follow``), and between two steps :class:`Saving` (``saving.py``), one for each store,
 begins to copy it out of the cache; when the copy is done, it is given to the store. And up: a
 request waits, :class:`PrefixSearch` (``prefix_search.py``) finds that its prefix is longer in the
@@ -15,8 +15,8 @@ comes, the blocks are found like any cached prefix. A sequence that was preempte
 other. :class:`KvTiers` (``tiers.py``) is all of it together, for the engine's loop.
 
 Where the pool is the host's memory, a copy is done when it was begun. A device makes it beside the
-steps (``interface.blocks.BlockMover``): what leaves is *leaving* until then, and can be found in its
-store thereafter; what comes is *landing*, and can be found in the pool at once, since a step that
-reads it waits for it. All is the engine's thread's, but what the stores' threads do; and none of it
-knows files.
+steps (``interface.blocks.BlockMover``): what leaves is *leaving* until then, and can be found in
+its store thereafter; what comes is *landing*, and can be found in the pool at once, since a step
+that reads it waits for it. All is the engine's thread's, but what the stores' threads do; and none
+of it knows files.
 """

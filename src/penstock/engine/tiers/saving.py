@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from itertools import islice
 from typing import Final, NamedTuple
@@ -11,7 +10,6 @@ from penstock.cache.geometry import is_seen_behind
 from penstock.cache.kv_cache import KvCache
 from penstock.engine.cached_blocks import CachedBlocks
 from penstock.engine.tiers.block_store import BlockStore, Due
-from penstock.errors import EngineDeadError
 from penstock.interface.blocks import BlockBytes, BlockCopy
 from penstock.kvstore.blocks import NewBlock
 from penstock.scheduler.sequence import SequenceState
@@ -19,8 +17,10 @@ from penstock.scheduler.sequence import SequenceState
 STEP_BYTES: Final = 8 << 20
 """About as many bytes are copied between two steps, which takes 1 to 2 ms."""
 BESIDE_BYTES: Final = 256 << 20
-"""The same where they are copied beside the steps: at 50 GB/s this takes 5 ms of a device that has
-nothing else to do with its bus, and launching it 1 to 2 ms."""
+"""The same where they are copied beside the steps: at 50 GB/s this takes 5 ms of a bus that has
+nothing else to do."""
+BESIDE_BLOCKS: Final = 256
+"""Most blocks of a group of these, since each is a copy that has to be launched, in some 10 us."""
 
 
 class _Leaving(NamedTuple):
@@ -97,6 +97,8 @@ class Saving:
         self._take_news()
         self._write()
         most = min(self._step_bytes, self._room) // self.place_bytes
+        if self._blocks.is_beside:
+            most = min(most, BESIDE_BLOCKS)
         if not self._due or most < 1:
             return
         due = list(islice(self._due, most))
@@ -152,9 +154,8 @@ class Saving:
 
     def close(self) -> None:
         """Save what is on its way, and nothing more."""
-        with contextlib.suppress(EngineDeadError):  # a device that has failed copies no more
-            while self._leaving:
-                self.wait()
+        while self._leaving:
+            self.wait()
         self._take_news()
         self._due.clear()
 

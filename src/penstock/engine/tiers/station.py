@@ -58,11 +58,12 @@ def open_tiers(
 
 
 def _host(size: int, blocks: CachedBlocks) -> HostBlocks:
-    largest = max(blocks.group_bytes)
-    if size < largest:
+    largest, groups = max(blocks.group_bytes), len(blocks.group_bytes)
+    if size < largest * groups:
+        each = f", of each of {groups} groups of layers" if groups > 1 else ""
         raise ConfigError(
-            f"kv_host_bytes {size:,}: one block of this model's cache takes {largest:,} bytes; "
-            "give it room for some hundreds"
+            f"kv_host_bytes {size:,}: one block of this model's cache takes {largest:,} bytes"
+            f"{each}; give it room for some hundreds"
         )
     try:
         memory = allocated(size, largest, blocks.mover.memory)

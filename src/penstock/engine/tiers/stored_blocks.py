@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from penstock.cache.prefix import Key
 from penstock.engine.block_checksum import block_checksum
 from penstock.engine.tiers.block_store import Due, StoreFigures
-from penstock.interface.blocks import BlockMover
+from penstock.interface.blocks import BlockMover, Bytes
 from penstock.interface.messages import TierName
 from penstock.kvstore.blocks import NewBlock
+from penstock.kvstore.read_memory import pages
 from penstock.kvstore.store import KvStore
 from penstock.kvstore.workers import Piece, StoreWorkers, Wanted
 from penstock.processes.wake import Wake
@@ -40,7 +42,7 @@ class StoredBlocks:
             self._workers = StoreWorkers(
                 *(store, self._deliver, self._woken),
                 checksum=block_checksum,
-                memory=mover.memory,
+                memory=partial(_memory, mover),
             )
 
     @property
@@ -126,3 +128,12 @@ class StoredBlocks:
     def _woken(self) -> None:
         if self._wake is not None:
             self._wake.set()
+
+
+def _memory(mover: BlockMover, size: int) -> Bytes:
+    """Memory to read files into: the device's, as long as there is some, and else any, from which
+    it takes a copy more."""
+    try:
+        return mover.memory(size)
+    except MemoryError:
+        return pages(size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -12,6 +13,7 @@ from penstock.engine.tiers.block_store import BlockStore
 from penstock.engine.tiers.restoring import Restoring
 from penstock.engine.tiers.rule import LEAST_TOKENS, ReadingCosts
 from penstock.engine.tiers.saving import Saving
+from penstock.errors import EngineDeadError
 from penstock.interface.messages import TierName, TierStats
 from penstock.scheduler.sequence import SequenceState
 
@@ -81,8 +83,10 @@ class KvTiers:
         started = self._restoring.started
         while started:  # what one store had, the others have not
             self._save_again(started.pop())
-        for saving in self._savings:
-            if saving.has_work:
+        for store, saving in zip(self._stores, self._savings, strict=True):
+            if store.is_off:
+                saving.forget()
+            elif saving.has_work:
                 saving.advance()
         return back
 
@@ -144,16 +148,17 @@ class KvTiers:
         end = self._now() + CLOSE_S
         self._restoring.close()
         for store, saving in zip(self._stores, self._savings, strict=True):
-            while store.lasts and saving.waiting and not store.is_off and self._now() < end:
-                if not saving.has_work:
-                    time.sleep(PATIENCE_S)
-                    continue
-                saving.advance()
-                saving.wait()
-            saving.close()
+            with contextlib.suppress(EngineDeadError):  # a device that has failed copies no more
+                while store.lasts and saving.waiting and not store.is_off and self._now() < end:
+                    if not saving.has_work:
+                        time.sleep(PATIENCE_S)
+                        continue
+                    saving.advance()
+                    saving.wait()
+                saving.close()
+        self._blocks.mover.close()
         for store in self._stores:
             store.close(max(end - self._now(), 1.0))
-        self._blocks.mover.close()
 
     def _save_again(self, sequence: SequenceState) -> None:
         for saving in self._savings:
