@@ -39,6 +39,7 @@ def stats(value: int) -> EngineStats:
             drafts=drafts,
             handover=handover,
             tier=TierStats(**filled(TierStats, name="disk")),
+            host_tier=TierStats(**filled(TierStats, name="host")),
             running_adapters=[str(value)],
             waiting_adapters=[],
         )

@@ -132,8 +132,8 @@ def test_what_does_not_suit_is_refused(device: Any) -> None:
         if isinstance(content, BlockRows):
             with pytest.raises(ValueError, match=message):
                 mover.take(group, blocks, content.rows)
-    for block, content in enumerate(before):
-        np.testing.assert_array_equal(piece(caches, block), content)
+    for block, bytes_before in enumerate(before):
+        np.testing.assert_array_equal(piece(caches, block), bytes_before)
 
 
 def test_staging_is_what_is_reckoned(device: Any) -> None:

@@ -11,11 +11,12 @@ import pytest
 from support.bitwise import prompt
 from support.cached_kinds import KINDS
 from support.handed import LLAMA, complete, config, folder_of, plain, request
-from support.late_device import late
+from support.late_device import LateDevice, late
 from support.needs import needs_native
 from support.tiered import flip, segments, tier
 
 from penstock.cache.geometry import BLOCK_SIZE
+from penstock.engine.core import EngineCore
 from penstock.engine.loader import plan_engine
 from penstock.engine.tiers.host_blocks import HostBlocks
 from penstock.engine.tiers.rule import ReadingCosts
@@ -58,6 +59,12 @@ def host(core: Any) -> Any:
     found = core.stats().host_tier
     assert found is not None
     return found
+
+
+def device_of(core: EngineCore) -> LateDevice:
+    device = core._executor
+    assert isinstance(device, LateDevice)
+    return device
 
 
 def check_host(core: Any) -> None:
@@ -173,7 +180,7 @@ def test_preempted_sequences_come_back(kind: str, tmp_path: Path) -> None:
         assert complete(core, wanted, lambda: check_host(core)) == expected
         assert core.stats().preemptions > 0
         assert host(core).restored_tokens > 0
-        assert core._executor.waits > 0
+        assert device_of(core).waits > 0
 
 
 def test_sequences_may_end_while_their_blocks_land(tmp_path: Path) -> None:
@@ -207,6 +214,7 @@ def test_what_is_reset_is_found_no_more(tmp_path: Path) -> None:
     with late(config(folder, **options), 4 << 20, haste=0.0) as core:
         expected = complete(core, [request("a", prompt(1, 300))])
         core.step()
+        assert core._tiers is not None
         assert any(saving.is_leaving for saving in core._tiers._savings)
         core.reset_prefix_cache()
         settle_all(core)
@@ -260,6 +268,6 @@ def test_a_device_that_fails_ends_the_engine_and_nothing_hangs(tmp_path: Path) -
     with late(config(folder), 4 << 20, haste=0.0) as core:
         complete(core, [request("a", prompt(1, 300))])
         core.step()
-        core._executor.fail()
+        device_of(core).fail()
         with pytest.raises(EngineDeadError):
             settle_all(core)

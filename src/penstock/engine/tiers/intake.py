@@ -79,10 +79,6 @@ class Intake:
             return False
         return bool(fetch.landing) or not fetch.lacks_room
 
-    @property
-    def is_landing(self) -> bool:
-        return bool(self._landing)
-
     def land(self) -> None:
         """Take note of the pieces that are in the cache's memory by now."""
         while self._landing and self._landing[0].copy.is_done:
@@ -98,7 +94,6 @@ class Intake:
         for each in self._landing:
             with contextlib.suppress(EngineDeadError):  # a device that has failed copies no more
                 each.copy.wait()
-            each.fetch.landing -= 1
             self._stores[each.piece.wanted.store].done(each.piece)
         self._landing.clear()
 
