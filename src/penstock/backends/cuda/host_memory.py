@@ -8,7 +8,6 @@ import weakref
 import numpy as np
 import torch
 
-from penstock.backends.cuda.failure import FAILURES
 from penstock.errors import first_line
 from penstock.interface.blocks import Bytes
 
@@ -31,11 +30,9 @@ def pinned(size: int, device: torch.device) -> Bytes:
     if device.type == "cuda":
         address = memory.ctypes.data
         runtime = torch.cuda.cudart()
-        try:
-            torch.cuda.check_error(int(runtime.cudaHostRegister(address, len(pages), 0)))
-        except FAILURES as error:
-            raise MemoryError(
-                f"{size:,} bytes cannot be pinned for the GPU: {first_line(error)}"
-            ) from error
+        code = int(runtime.cudaHostRegister(address, len(pages), 0))
+        if code:
+            why = first_line(torch.cuda.CudaError(code))
+            raise MemoryError(f"{size:,} bytes cannot be pinned for the GPU: {why}")
         weakref.finalize(pages, runtime.cudaHostUnregister, address)
     return memory[:size]
