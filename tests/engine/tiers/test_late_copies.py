@@ -225,7 +225,7 @@ def test_what_is_reset_is_found_no_more(tmp_path: Path) -> None:
 
 
 def test_a_flipped_bit_on_disk_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """By the thread that reads it: a device compares nothing."""
+    """The thread that reads it compares checksums, and the device nothing."""
     folder = folder_of(tmp_path, LLAMA)
     disk = config(folder, kv_disk=f"{tmp_path / 'kv'}:100MB")
     with late(disk) as core:

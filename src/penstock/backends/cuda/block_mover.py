@@ -238,6 +238,8 @@ class DeviceBlocks:
             piece = self._out.staging.view(-1)[: table.piece_bytes // 4].view(1, -1)
             table.gather(block, piece)
             table.scatter(block, piece)
+        if self._device.type == "cuda":  # the staging memory is the lanes' from now on
+            torch.cuda.current_stream(self._device).synchronize()
 
 
 def rows_of(content: BlockContent, count: int, size: int) -> tuple[Bytes, ...]:

@@ -23,7 +23,7 @@ KEPT_SHARE: Final = 0.5
 
 
 def allocated(size: int, slot_bytes: int, memory: Callable[[int], Bytes]) -> list[Bytes]:
-    """At most ``size`` bytes of memory, in pieces of whole slots. Raises MemoryError."""
+    """Return at most ``size`` bytes of memory, in pieces of whole slots. Raises MemoryError."""
     slots, each = size // slot_bytes, max(PIECE_BYTES // slot_bytes, 1)
     return [memory(min(each, slots - first) * slot_bytes) for first in range(0, slots, each)]
 
