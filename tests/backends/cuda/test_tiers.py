@@ -93,25 +93,6 @@ def test_answers_are_those_of_an_engine_without(kind: str, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_preempted_sequences_come_back(tmp_path: Path) -> None:
-    """The prompts are new: what comes can only be what sequences had to give back."""
-    folder = folder_of(tmp_path, LLAMA)
-    asked = [
-        request(f"{seed}", prompt(seed, 3 * BLOCK_SIZE - 4), max_tokens=30) for seed in range(3)
-    ]
-    alone = plain(config(folder, enable_prefix_caching=False, **CUDA))
-    expected = complete(alone, asked)
-    alone.close()
-    small = CUDA | {"max_model_len": 5 * BLOCK_SIZE, "kv_cache_bytes": 10 * BLOCK}
-    with tiered(config(folder, kv_host_bytes=100 * BLOCK, **small)) as core:
-        assert complete(core, asked) == expected
-        stats = core.stats()
-        assert stats.preemptions > 0
-        assert stats.host_tier is not None
-        assert stats.host_tier.restored_tokens > 0
-
-
-@pytest.mark.slow
 def test_a_flipped_bit_on_disk_is_noticed(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, LLAMA)
     disk = config(folder, kv_disk=f"{tmp_path / 'kv'}:100MB", **CUDA)

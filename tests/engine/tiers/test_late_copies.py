@@ -151,6 +151,7 @@ def test_requests_say_which_tier_their_tokens_came_from(tmp_path: Path) -> None:
         assert host(core).restored_tokens == 192 + 320
         assert tier(core).restored_tokens == 192
         assert host(core).fetches == 2
+        assert host(core).read_seconds > 0
         assert tier(core).fetches == 1
 
 

@@ -86,7 +86,7 @@ class Disk:
         self.unreturned += len(come)
         return come
 
-    def done(self, piece: Piece) -> None:
+    def done(self, piece: Piece, seconds: float = 0.0) -> None:
         self.unreturned -= 1
 
     def cancel(self, number: int) -> None:

@@ -84,8 +84,9 @@ class BlockStore(Protocol):
 
     def cancel(self, number: int) -> None: ...
 
-    def done(self, piece: Piece) -> None:
-        """The bytes of a piece are not needed any more."""
+    def done(self, piece: Piece, seconds: float = 0.0) -> None:
+        """The bytes of a piece are not needed any more; ``seconds``: what copying them into the
+        pool took, where that is measured."""
 
     def arrived(self) -> Sequence[Piece]:
         """What has been read since the last time."""

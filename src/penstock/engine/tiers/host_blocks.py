@@ -75,6 +75,7 @@ class HostBlocks:
         self._kept = KeptBlocks(int(KEPT_SHARE * self.num_slots))
         self._arrived: deque[Piece] = deque()
         self._written = self._read = self._evicted = 0
+        self._read_s = 0.0
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -155,7 +156,8 @@ class HostBlocks:
     def cancel(self, number: int) -> None:
         """All pieces have come."""
 
-    def done(self, piece: Piece) -> None:
+    def done(self, piece: Piece, seconds: float = 0.0) -> None:
+        self._read_s += seconds
         for slot in piece.slots:
             self._lent[slot] -= 1
             if not self._lent[slot]:
@@ -189,7 +191,7 @@ class HostBlocks:
             evicted=self._evicted,
             written_bytes=self._written,
             read_bytes=self._read,
-            read_seconds=0.0,
+            read_seconds=self._read_s,
             damaged=0,
             failures=0,
         )

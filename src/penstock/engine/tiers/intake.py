@@ -87,7 +87,7 @@ class Intake:
             store = piece.wanted.store
             if not piece.seconds:  # it was there, and came by this copy alone
                 self._costs.bandwidths[store].add(piece.num_bytes, copy.seconds)
-            self._stores[store].done(piece)
+            self._stores[store].done(piece, copy.seconds)
 
     def close(self) -> None:
         """Wait for what is landing."""

@@ -81,7 +81,7 @@ class StoredBlocks:
     def read(self, number: int, pieces: Sequence[Wanted]) -> None:
         self._workers.read(number, pieces)
 
-    def done(self, piece: Piece) -> None:
+    def done(self, piece: Piece, seconds: float = 0.0) -> None:
         self._workers.done(piece)
 
     def cancel(self, number: int) -> None:
