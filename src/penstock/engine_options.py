@@ -63,6 +63,7 @@ _FOREIGN: Final[Mapping[str, Foreign | _Advice]] = {
     "hf_overrides": Foreign(({},), "change config.json, or see classifier_from_token"),
     "download_dir": Foreign((), "set HF_HOME"),
     "cpu_offload_gb": Foreign((0, 0.0), "a smaller kv_cache_bytes or quantization= needs less"),
+    "kv_offloading_size": Foreign((0, 0.0), "kv_host_bytes= gives the host's memory, in bytes"),
     "enable_lora": Foreign((False, True), "max_loras= and lora_modules= ask for adapters"),
     "max_cpu_loras": _Advice(int, (), "all adapters that are loaded stay in memory"),
     "lora_dtype": Foreign(("auto",), "adapters are kept in the type of the weights"),
