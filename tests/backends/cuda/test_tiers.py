@@ -37,11 +37,9 @@ def always_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 DEVICES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    name: KINDS[name] for name in ("bfloat16", "float32", "int8", "int4", "windows", "drafts")
+    name: KINDS[name] for name in ("bfloat16", "float32", "int8", "windows", "latents", "drafts")
 }
-DEVICES["latents"] = KINDS["latents"]
-DEVICES["fp8"] = (LLAMA, {"kv_cache_dtype": "fp8"})
-DEVICES["k8v4"] = (LLAMA, {"kv_cache_dtype": "k8v4", "quantization_calibration": False})
+DEVICES |= {name: (LLAMA, {"kv_cache_dtype": name}) for name in ("fp8", "k8v4", "int4")}
 
 
 @pytest.mark.parametrize(
