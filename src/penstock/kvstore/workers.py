@@ -9,14 +9,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from penstock.cache.prefix import Key
-from penstock.interface.blocks import BlockBytes, BlockContent, Bytes
+from penstock.interface.blocks import BlockBytes, Bytes
 from penstock.kvstore.blocks import Checksum, NewBlock
 from penstock.kvstore.disk_speed import DiskSpeed
+from penstock.kvstore.pieces import Piece, Wanted
 from penstock.kvstore.read_memory import ReadMemory, pages
 from penstock.kvstore.slot_index import Place
 from penstock.kvstore.store import FULL_S, KvStore
@@ -36,44 +37,6 @@ RETRY_S: Final = 60.0
 while."""
 
 _log = logging.getLogger("penstock.kvstore")
-
-
-class Wanted(NamedTuple):
-    """Blocks of one group of layers to read."""
-
-    group: int
-    places: tuple[int, ...]
-    """Their numbers in their chain."""
-    keys: tuple[Key, ...]
-    store: int = 0
-    """The number of the store that has them, of those below the pool."""
-
-
-class Piece(NamedTuple):
-    """Blocks that were read: all that were wanted, or those before the first that is gone."""
-
-    number: int
-    """The number by which whoever wanted them knows the request."""
-    wanted: Wanted
-    found: int
-    """How many there are."""
-    content: BlockContent
-    seconds: float
-    """What reading took. Of pieces that are read at the same time, each has a part of it. 0 of what
-    is there already."""
-    busy_s: float
-    """Seconds of a core that it took."""
-    memory: Bytes | None = None
-    """What ``content`` is a view of, if it is to be given back (:meth:`StoreWorkers.done`)."""
-    slots: tuple[int, ...] = ()
-    """Where ``content`` lies, of a store in memory, which keeps it there until it is done."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of what there is."""
-        if isinstance(self.content, BlockBytes):
-            return len(self.content.data)
-        return sum(map(len, self.content.rows))
 
 
 @dataclass

@@ -21,7 +21,7 @@ from penstock.engine.tiers import host_blocks
 from penstock.engine.tiers.block_store import Due
 from penstock.engine.tiers.host_blocks import HostBlocks, allocated
 from penstock.interface.blocks import BlockRows
-from penstock.kvstore.workers import Piece, Wanted
+from penstock.kvstore.pieces import Piece, Wanted
 
 SLOTS = 12
 

@@ -22,7 +22,7 @@ from penstock.engine.tiers.rule import ReadingCosts
 from penstock.interface.blocks import BlockBytes
 from penstock.interface.messages import TierName
 from penstock.kvstore.blocks import NewBlock
-from penstock.kvstore.workers import Piece, Wanted
+from penstock.kvstore.pieces import Piece, Wanted
 from penstock.scheduler.sequence import SequenceState, Status, make_sequences
 
 BLOCK_BYTES = 1 << 20

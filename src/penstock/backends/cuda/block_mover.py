@@ -15,6 +15,7 @@ from penstock.backends.cuda.cache import Cache
 from penstock.backends.cuda.failure import FAILURES, failed, one_error
 from penstock.backends.cuda.host_memory import pinned
 from penstock.backends.cuda.kernels.pages import PageTable
+from penstock.errors import ConfigError, first_line
 from penstock.interface.blocks import BlockContent, BlockRows, Bytes
 from penstock.interface.step import Int32s, StepInput
 from penstock.plan.kv_groups import KvGroups
@@ -117,6 +118,22 @@ class DeviceBlocks:
         self._order = BlockOrder[torch.cuda.Event](num_blocks)
         self._closed = False
         self._warm_up()
+
+    @classmethod
+    def make(
+        cls, groups: KvGroups, caches: Sequence[Cache], num_blocks: int, device: torch.device
+    ) -> DeviceBlocks:
+        """As the constructor. Raises ConfigError where the GPU has too little memory, and as
+        :func:`failed` says."""
+        try:
+            return cls(groups, caches, num_blocks, device)
+        except torch.cuda.OutOfMemoryError as error:
+            raise ConfigError(
+                f"the GPU has too little memory to copy blocks: {first_line(error)}; lower "
+                "kv_cache_bytes"
+            ) from error
+        except FAILURES as error:
+            raise failed(error, starting=True) from error
 
     @property
     def group_bytes(self) -> tuple[int, ...]:

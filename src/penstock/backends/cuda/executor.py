@@ -114,17 +114,8 @@ class CudaExecutor:
         """What copies blocks beside the steps: made, with memory of the device, when it is asked
         for first. None where other ranks have a part of each block."""
         if self._blocks is None and self._kv_groups and self._group is None:
-            try:
-                self._blocks = DeviceBlocks(
-                    self._kv_groups, self._caches, self.num_blocks, self._device
-                )
-            except torch.cuda.OutOfMemoryError as error:
-                raise ConfigError(
-                    f"the GPU has too little memory to copy blocks: {first_line(error)}; lower "
-                    "kv_cache_bytes"
-                ) from error
-            except FAILURES as error:
-                raise failed(error, starting=True) from error
+            caches, number = self._caches, self.num_blocks
+            self._blocks = DeviceBlocks.make(self._kv_groups, caches, number, self._device)
         return self._blocks
 
     @property

@@ -10,7 +10,7 @@ from penstock.cache.prefix import Key
 from penstock.interface.blocks import Bytes
 from penstock.interface.messages import TierName
 from penstock.kvstore.blocks import NewBlock
-from penstock.kvstore.workers import Piece, Wanted
+from penstock.kvstore.pieces import Piece, Wanted
 
 
 class StoreFigures(NamedTuple):

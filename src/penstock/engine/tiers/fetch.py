@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.cache.prefix import Key
-from penstock.kvstore.workers import Piece, Wanted
+from penstock.interface.buckets import Buckets
+from penstock.kvstore.pieces import Piece, Wanted
 from penstock.scheduler.sequence import SequenceState
 
+FETCH_SECONDS: Final = tuple(m * 10.0**e for e in range(-3, 2) for m in (1, 2, 5))
+"""Bounds of intervals, from 1 ms to 50 s."""
 _MOST_DOUBLINGS: Final = 20
 
 
@@ -78,3 +81,18 @@ class Fetch:
     def is_over(self, now: float) -> bool:
         """Whether computing would be as good by now."""
         return self.turn_at is not None and now >= self.turn_at + self.patience_s
+
+
+@dataclass
+class Restored:
+    """What was read from one store."""
+
+    fetches: int = 0
+    declined: int = 0
+    """Sequences for which computing was faster."""
+    tokens: int = 0
+    """Tokens of prefixes that became longer."""
+    saved_s: float = 0.0
+    """Seconds that computing these would have taken, by the rate of the time."""
+    fetch_seconds: Buckets = field(default_factory=lambda: Buckets.empty(FETCH_SECONDS))
+    """Seconds from the look at the stores until all blocks of a sequence had come."""

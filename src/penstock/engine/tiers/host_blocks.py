@@ -14,7 +14,7 @@ from penstock.interface.blocks import BlockRows, Bytes
 from penstock.interface.messages import TierName
 from penstock.kvstore.blocks import Name, NewBlock, name_of
 from penstock.kvstore.kept_blocks import KeptBlocks
-from penstock.kvstore.workers import Piece, Wanted
+from penstock.kvstore.pieces import Piece, Wanted
 
 PIECE_BYTES: Final = 1 << 30
 """About as many bytes of memory are asked of the system at once."""

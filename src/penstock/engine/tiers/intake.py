@@ -16,7 +16,7 @@ from penstock.engine.tiers.pacing import Pace
 from penstock.engine.tiers.rule import ReadingCosts
 from penstock.errors import EngineDeadError
 from penstock.interface.blocks import BlockBytes, BlockContent, BlockCopy, DamagedBlockError
-from penstock.kvstore.workers import Piece, Wanted
+from penstock.kvstore.pieces import Piece, Wanted
 
 STAGED_BYTES: Final = 512 << 20
 """Most bytes that are read, or have been, for sequences whose turn has not come."""

@@ -10,7 +10,7 @@ from penstock.cache.kv_cache import KvCache
 from penstock.cache.prefix import Key
 from penstock.engine.cached_blocks import CachedBlocks
 from penstock.engine.tiers.block_store import BlockStore
-from penstock.kvstore.workers import Wanted
+from penstock.kvstore.pieces import Wanted
 from penstock.scheduler.sequence import SequenceState
 
 PIECE_BYTES: Final = 8 << 20

@@ -5,39 +5,20 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.cache.kv_cache import KvCache
 from penstock.engine.cached_blocks import CachedBlocks
 from penstock.engine.tiers.block_store import BlockStore
-from penstock.engine.tiers.fetch import Fetch
+from penstock.engine.tiers.fetch import Fetch, Restored
 from penstock.engine.tiers.intake import STAGED_BYTES, Intake
 from penstock.engine.tiers.prefix_search import Look, PrefixSearch, TieredPrefix
 from penstock.engine.tiers.rule import ReadingCosts
-from penstock.interface.buckets import Buckets
-from penstock.kvstore.workers import Piece
+from penstock.kvstore.pieces import Piece
 from penstock.scheduler.sequence import SequenceState, Slot, Status
 
-FETCH_SECONDS: Final = tuple(m * 10.0**e for e in range(-3, 2) for m in (1, 2, 5))
-"""Bounds of intervals, from 1 ms to 50 s."""
 MOST_LOSSES: Final = 20
 """How often a sequence is looked for again that has lost what it had."""
-
-
-@dataclass
-class Restored:
-    """What was read from one store."""
-
-    fetches: int = 0
-    declined: int = 0
-    """Sequences for which computing was faster."""
-    tokens: int = 0
-    """Tokens of prefixes that became longer."""
-    saved_s: float = 0.0
-    """Seconds that computing these would have taken, by the rate of the time."""
-    fetch_seconds: Buckets = field(default_factory=lambda: Buckets.empty(FETCH_SECONDS))
-    """Seconds from the look at the stores until all blocks of a sequence had come."""
 
 
 class Restoring:

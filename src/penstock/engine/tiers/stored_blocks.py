@@ -14,9 +14,10 @@ from penstock.engine.tiers.block_store import Due, StoreFigures
 from penstock.interface.blocks import BlockMover, Bytes
 from penstock.interface.messages import TierName
 from penstock.kvstore.blocks import NewBlock
+from penstock.kvstore.pieces import Piece, Wanted
 from penstock.kvstore.read_memory import pages
 from penstock.kvstore.store import KvStore
-from penstock.kvstore.workers import Piece, StoreWorkers, Wanted
+from penstock.kvstore.workers import StoreWorkers
 from penstock.processes.wake import Wake
 
 
