@@ -24,7 +24,7 @@ from penstock.kv_disk_config import MOST_BYTES, KvDisk, absolute_path, size_of
         ("-1", None),
         ("1PB", None),
         ("5iB", None),
-        ("٥GB", None),
+        ("\u0665GB", None),
         ("9" * 400, None),
         ("", None),
     ],

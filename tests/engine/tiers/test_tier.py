@@ -355,26 +355,26 @@ def test_the_next_engine_begins_with_what_was_measured(tmp_path: Path) -> None:
         settle(core)
         rate = costs_of(core).rate.measured
         assert rate is not None
-        assert not costs_of(core).bandwidth.known
+        assert not costs_of(core).bandwidths[-1].known
     with tiered(asked) as core:
         assert costs_of(core).rate.measured == rate
         complete(core, [request("a", prompt(1, 300))])
-        bandwidth = costs_of(core).bandwidth.measured
+        bandwidth = costs_of(core).bandwidths[-1].measured
         assert bandwidth is not None
     (path,) = tmp_path.rglob(RATES)
     with tiered(asked) as core:
-        assert costs_of(core).bandwidth.measured == bandwidth
+        assert costs_of(core).bandwidths[-1].measured == bandwidth
         path.write_bytes(path.read_bytes()[:-3])
         shutil.copy(path, tmp_path / "damaged")
     shutil.copy(tmp_path / "damaged", path)
     with tiered(asked) as core:
-        assert not costs_of(core).bandwidth.known
+        assert not costs_of(core).bandwidths[-1].known
         complete(core, [request("a", prompt(1, 300))])
 
 
 def costs_of(core: EngineCore) -> ReadingCosts:
-    assert core._tier is not None
-    return core._tier._costs
+    assert core._tiers is not None
+    return core._tiers._costs
 
 
 def test_a_full_disk_keeps_nothing_and_serves(

@@ -17,6 +17,9 @@ from penstock.engine.tiers.rule import ReadingCosts
 from penstock.kvstore.pieces import Piece
 from penstock.scheduler.sequence import SequenceState, Slot, Status
 
+MOST_DECLINED: Final = 20
+"""The last of so many prefixes that were not worth reading is read: a disk that was slow for a
+while, before a restart perhaps, is measured again."""
 MOST_LOSSES: Final = 20
 """How often a sequence is looked for again that has lost what it had."""
 
@@ -53,6 +56,8 @@ class Restoring:
         self._losses: Slot[int] = Slot()
         """How often it was looked for again."""
         self._count = 0
+        self._declined_running = 0
+        """Prefixes that were not worth reading since one was read last."""
         self.restored = tuple(Restored() for _ in self._stores)
         """What was read from each store."""
         self.started: list[SequenceState] = []
@@ -224,8 +229,11 @@ class Restoring:
         waiting = [sum(each[store] for each in others) for store in range(len(sizes))]
         stores = frozenset(store for store, size in enumerate(sizes) if size)
         if not self._costs.worth(tokens, sizes, waiting):
-            self.restored[max(stores)].declined += 1
-            return None
+            self._declined_running += 1
+            if self._declined_running < MOST_DECLINED:
+                self.restored[max(stores)].declined += 1
+                return None
+        self._declined_running = 0
         self._count += 1
         fetch = Fetch(
             sequence,

@@ -4,7 +4,8 @@ Reading takes ``OVERHEAD_S + sum(bytes / bandwidth)`` seconds over the stores be
 with a bandwidth of its own, ``bytes`` being those of the prefix and those that are read before
 them; computing the ``tokens`` takes ``tokens / rate``. The lesser one is done. All rates are
 measured, as blocks come and prompts are computed. While one of them is not known, what is there is
-read: so it becomes known.
+read: so it becomes known. Where there is a disk, the next engine begins with what this one has
+measured (``kvstore/rates.py``).
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from penstock.engine.cached_blocks import CachedBlocks
 from penstock.engine.engine_plan import EnginePlan
 from penstock.engine.tiers.block_store import BlockStore
 from penstock.engine.tiers.host_blocks import HostBlocks, allocated
+from penstock.engine.tiers.rule import ReadingCosts
 from penstock.engine.tiers.stored_blocks import StoredBlocks
 from penstock.engine.tiers.tiers import KvTiers
 from penstock.errors import ConfigError, StoreError
@@ -22,7 +24,8 @@ from penstock.kv_disk_config import KvDisk
 from penstock.kvstore.about import KindAbout
 from penstock.kvstore.blocks import Name
 from penstock.kvstore.cipher import OVERHEAD, BlockCipher
-from penstock.kvstore.folder import ABOUT, StoreFolder, kind_folders
+from penstock.kvstore.folder import ABOUT, StoreFolder, kind_folder, kind_folders
+from penstock.kvstore.rates import read_rates, write_rates
 from penstock.kvstore.segment import SUFFIX
 from penstock.kvstore.store import KvStore
 from penstock.processes.wake import Wake
@@ -54,7 +57,31 @@ def open_tiers(
         if found is not None:
             stores.append(found[0])
             kind = found[1]
-    return KvTiers(cache, blocks, stores, kind) if stores else None
+    if not stores:
+        return None
+    costs = ReadingCosts(len(stores))
+    if config.kv_disk is None or not kind:
+        return KvTiers(cache, blocks, stores, costs=costs)
+    folder = kind_folder(Path(config.kv_disk.folder), kind)
+    at_end = _remembered(costs, folder, config.threads)
+    return KvTiers(cache, blocks, stores, kind, costs=costs, at_end=at_end)
+
+
+def _remembered(costs: ReadingCosts, folder: Path, threads: int) -> Callable[[], None]:
+    """Begin with what the engine before has measured of the last store, a disk; returns what leaves
+    the measurements for the next one."""
+    known, bandwidth = read_rates(folder, threads), costs.bandwidths[-1]
+    bandwidth.begin(known.bandwidth)
+    costs.rate.begin(known.rate)
+
+    def leave() -> None:
+        measured = msgspec.structs.replace(
+            known, bandwidth=bandwidth.measured, rate=costs.rate.measured
+        )
+        with contextlib.suppress(OSError):
+            write_rates(folder, measured)
+
+    return leave
 
 
 def _host(size: int, blocks: CachedBlocks) -> HostBlocks:

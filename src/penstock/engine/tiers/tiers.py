@@ -35,15 +35,19 @@ class KvTiers:
         stores: Sequence[BlockStore],
         kind: bytes = b"",
         now: Callable[[], float] = time.perf_counter,
+        costs: ReadingCosts | None = None,
+        at_end: Callable[[], None] = lambda: None,
     ) -> None:
         """``stores``: the fastest first; ``kind``: the digest of what their blocks are of; ``now``:
-        the clock by which steps and waits are measured."""
+        the clock by which steps and waits are measured; ``costs``: what is known of the ways to a
+        prefix, where anything is; ``at_end`` is called before the stores are closed."""
         self.kind = kind
         self._cache = cache
         self._blocks = blocks
         self._stores = tuple(stores)
         self._now = now
-        self._costs = ReadingCosts(len(stores))
+        self._costs = costs or ReadingCosts(len(stores))
+        self._at_end = at_end
         self._savings = [Saving(cache, blocks, store) for store in stores]
         self._restoring = Restoring(cache, blocks, stores, self._costs, now)
 
@@ -146,6 +150,7 @@ class KvTiers:
         """Write what is still to be written, as far as there is time, where it outlives the
         engine."""
         end = self._now() + CLOSE_S
+        self._at_end()
         self._restoring.close()
         for store, saving in zip(self._stores, self._savings, strict=True):
             with contextlib.suppress(EngineDeadError):  # a device that has failed copies no more
