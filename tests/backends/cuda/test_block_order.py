@@ -6,12 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tiny_plans import Chunk, step_of, tokens_of
-
-pytest.importorskip("torch", reason="torch is not installed")
 
 from penstock.backends.cuda.block_order import BlockOrder, Touched
 from penstock.cache.geometry import BLOCK_SIZE

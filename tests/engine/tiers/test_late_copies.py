@@ -26,8 +26,6 @@ from penstock.kvstore.layout import SegmentLayout
 
 pytestmark = needs_native
 
-pytest.importorskip("torch", reason="torch is not installed")
-
 BLOCK = 12288
 """Bytes of a block of LLAMA."""
 
