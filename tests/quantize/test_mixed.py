@@ -87,7 +87,7 @@ def log_softmax(values: Any) -> Any:
     return wide - np.log(np.exp(wide).sum(axis=1, keepdims=True))
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "olmo2", "falcon"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "olmo2", "falcon", "cohere"])
 def test_what_is_measured_is_the_divergence_of_a_model_with_one_unit_rounded(
     family: str, tmp_path: Path
 ) -> None:

@@ -96,8 +96,8 @@ class Layers:
     last: Piece
     """The last layer in full, which in ``layers`` ends with the inputs of its matrices."""
     head: Piece
-    """What is behind the last layer, up to logits, which are observed. Each row is made of that row
-    alone."""
+    """What is behind the last layer, up to logits, which are observed, once for each op that writes
+    them. Each row is made of that row alone."""
     rounded: Mapping[WeightName, Source]
     """The weights that have matrices which are to be quantized, as sources over tensors of floats
     ``[n, k]`` that have the names of these matrices' modules."""

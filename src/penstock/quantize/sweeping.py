@@ -157,7 +157,7 @@ class _SweepRun:
         sums = np.zeros(len(ways))
         hidden = HiddenFile(self._folder.sweep_rows(self._count), head.given, self._judged)
         starts = range(0, self._judged, _CHUNK)
-        (logits,) = head.observed
+        logits = head.observed[-1]  # which a soft cap or a factor writes once more
         with (
             PieceRun(self._bind, head, self._weights, _CHUNK, self._threads) as run,
             ThreadPoolExecutor(self._threads) as pool,
