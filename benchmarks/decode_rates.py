@@ -56,7 +56,7 @@ SHAPES: Final = ((3072, 2048), (2048, 2048), (16384, 2048), (2048, 8192))
 """Rows and columns of a layer's matrices."""
 Shapes = Sequence[tuple[int, int]]
 CACHED_COLUMNS: Final = 2048
-"""Of the matrix that stays in cache."""
+"""Columns of the matrix that stays in cache."""
 CACHED_PART: Final = 0.5
 """How much of the cache that takes."""
 CACHED_TIMES: Final = 32
