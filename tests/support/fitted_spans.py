@@ -18,7 +18,10 @@ def fitted(group: Floats, lost: Floats, grid: IntegerGrid) -> tuple[Floats, Floa
     scales, zeros = np.empty(len(group), np.float32), np.empty(len(group), np.int32)
     for row, values in enumerate(group):
         fits = [grid.fit(values * np.float32(part)) for part in PARTS]
-        errors = [grid.nearest(values, *map(np.asarray, fit)) - values for fit in fits]
+        errors = [
+            grid.nearest(values, np.asarray(scale), np.asarray(zero)) - values
+            for scale, zero in fits
+        ]
         best = int(np.argmin([(each.astype(np.float64) ** 2) @ lost for each in errors]))
         scales[row], zeros[row] = fits[best]
     return scales, zeros
