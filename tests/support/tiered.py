@@ -11,6 +11,7 @@ from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import load_models, open_model, plan_engine
 from penstock.interface.messages import TierStats
+from penstock.kvstore.layout import SegmentLayout
 from support.waiting import PATIENCE_S
 
 
@@ -61,3 +62,11 @@ def flip(path: Path, offset: int) -> None:
         (byte,) = file.read(1)
         file.seek(offset)
         file.write(bytes([byte ^ 4]))
+
+
+def flip_block(root: Path, slot: int) -> None:
+    """Change a bit of a slot's block in the only segment below ``root``."""
+    (path,) = segments(root)
+    layout = SegmentLayout.of_head(path.read_bytes()[:4096])
+    assert layout is not None
+    flip(path, layout.slot_at(slot) + 777)

@@ -13,7 +13,7 @@ from support.cached_kinds import KINDS
 from support.handed import LLAMA, complete, config, folder_of, plain, request
 from support.late_device import LateDevice, late
 from support.needs import needs_native
-from support.tiered import flip, segments, tier
+from support.tiered import flip_block, tier
 
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.engine.core import EngineCore
@@ -22,7 +22,6 @@ from penstock.engine.tiers.host_blocks import HostBlocks
 from penstock.engine.tiers.rule import ReadingCosts
 from penstock.errors import EngineDeadError
 from penstock.interface.messages import EngineRequest
-from penstock.kvstore.layout import SegmentLayout
 
 pytestmark = needs_native
 
@@ -229,10 +228,7 @@ def test_a_flipped_bit_on_disk_is_noticed(tmp_path: Path, caplog: pytest.LogCapt
     disk = config(folder, kv_disk=f"{tmp_path / 'kv'}:100MB")
     with late(disk) as core:
         expected = complete(core, [request("a", prompt(1, 300))])
-    (path,) = segments(tmp_path)
-    layout = SegmentLayout.of_head(path.read_bytes()[:4096])
-    assert layout is not None
-    flip(path, layout.slot_at(3) + 777)
+    flip_block(tmp_path, 3)
     for damaged, restored in ((1, 96), (0, 288)):
         with late(disk) as core:
             assert complete(core, [request("a", prompt(1, 300))]) == expected

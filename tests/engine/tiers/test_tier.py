@@ -16,7 +16,7 @@ from support.cached_kinds import KINDS
 from support.families import edited
 from support.handed import LLAMA, complete, config, folder_of, plain, request
 from support.needs import needs_native
-from support.tiered import flip, keep_up, segments, settle, tier, tiered
+from support.tiered import flip_block, keep_up, segments, settle, tier, tiered
 
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.config import EngineConfig
@@ -26,7 +26,6 @@ from penstock.engine.tiers import restoring
 from penstock.engine.tiers.rule import ReadingCosts
 from penstock.errors import ConfigError
 from penstock.interface.messages import EngineRequest, FinishReason
-from penstock.kvstore.layout import SegmentLayout
 from penstock.kvstore.rates import RATES
 from penstock.kvstore.segment import Segment
 
@@ -232,10 +231,7 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     disk = config(folder, kv_disk=f"{tmp_path / 'kv'}:100MB")
     with tiered(disk) as core:
         expected = complete(core, [request("a", prompt(1, 300))])
-    (path,) = segments(tmp_path)
-    layout = SegmentLayout.of_head(path.read_bytes()[:4096])
-    assert layout is not None
-    flip(path, layout.slot_at(3) + 777)
+    flip_block(tmp_path, 3)
     for damaged, restored in ((1, 96), (0, 288)):
         with tiered(disk) as core:
             assert complete(core, [request("a", prompt(1, 300))]) == expected
