@@ -19,7 +19,7 @@ from penstock.server.keys import WORKLOAD
 from penstock.server.llama import paths as llama
 from penstock.server.ollama import paths as ollama_paths
 from penstock.server.openai import paths as openai
-from penstock.server.prefixes import PIN, PREFIXES, REMOVE
+from penstock.server.prefixes import PIN, PREFIXES, REMOVE, RENAME
 from penstock.server.tgi import paths as tgi
 
 BY_BODY: Final = frozenset(
@@ -42,7 +42,7 @@ OBSERVING: Final = frozenset(
     {
         *(llama.SLOTS, "/engine/events", WORKLOAD),
         *("/admin/cache/events", "/admin/cache/clear", "/admin/check"),
-        *(PREFIXES, REMOVE),
+        *(PREFIXES, REMOVE, RENAME),
     }
 )
 """Paths of requests that look at a model, also named by their query: for them none is loaded, and
