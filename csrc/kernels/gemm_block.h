@@ -38,6 +38,11 @@ enum class WeightFormat : uint8_t {
   e8p, small_e8,
 };
 
+// Whether codes become bytes by so few instructions that they are prefetched as bytes are.
+constexpr bool read_as_bytes(WeightFormat format) {
+  return format == WeightFormat::q8_0 || format == WeightFormat::q5_0 || format == WeightFormat::q5_1;
+}
+
 struct BlockMatrix {
   WeightFormat format;  // of blocks
   int64_t n;            // output columns; a gated matrix holds twice as many
@@ -46,7 +51,9 @@ struct BlockMatrix {
   const std::byte* panels;  // packed_bytes() of them, 64-byte aligned
   const float* bias;        // as in PackedMatrix
   bool weight_only = false;
-  Tuning tuning{.stream_ahead = codes_ahead(4 << 10)};
+  Tuning tuning{.stream_ahead = weight_only             ? decoded_ahead(4 << 10)
+                                : read_as_bytes(format) ? codes_ahead(4 << 10)
+                                                        : unpacked_ahead(4 << 10)};
 };
 
 // As kMostIntDepth: a file's rows are shorter.

@@ -148,7 +148,7 @@ class BlockProduct {
     const int64_t last = (i + 1) * Bytes / count;
     for (int64_t at = first; at < last; at += kLineBytes)
       for (int p = 0; p < Panels; ++p) {
-        __builtin_prefetch(from + p * panel_bytes_ + at);
+        __builtin_prefetch(from + p * panel_bytes_ + at, 0, Source::kLevel == 1 ? 3 : 2);
         asm volatile("");  // or GCC brings all of a segment together, ahead of its loads
       }
   }
@@ -199,7 +199,7 @@ class BlockProduct {
 #pragma GCC unroll 4
       for (int t = 0; t < kTogether; ++t) {
         const int g = first + t, part = g % kGroups * kSteps + s;
-        if constexpr (Source::kPrefetched)
+        if constexpr (Source::kLevel > 0)
           prefetch<kSpan * kRunBytes>(next + run * kRunBytes, first * kSteps + s * kTogether + t,
                                       kSpan * kGroups * kSteps);
         step(segment, run + g / kGroups, part, shift[t], sums[t], x_ + (t * kSteps + s) * kStepX);
@@ -227,7 +227,7 @@ class BlockProduct {
       for (int64_t run = 0; run < Source::kRuns; ++run, ++done) {
 #pragma GCC unroll 8
         for (int s = 0; s < kSteps; ++s) {
-          if constexpr (Source::kPrefetched) prefetch<kRunBytes>(next + run * kRunBytes, s, kSteps);
+          if constexpr (Source::kLevel > 0) prefetch<kRunBytes>(next + run * kRunBytes, s, kSteps);
           step(segment, run, s, shift, sums, x_ + s * kStepX);
         }
         x_ += kSteps * kStepX;

@@ -27,8 +27,11 @@ struct BlockFunctions {
   // Turns codes of `runs` runs into what the kernels `expanded` multiply; fetches `ahead` bytes ahead.
   void (*expand)(const std::byte* segment, const std::byte* behind, int64_t runs, int64_t ahead,
                  std::byte* to);
-  BlockKernel direct[8];       // from codes, of one panel; by rows less one
-  BlockKernel beside[2];       // from codes, of `side` panels; by rows less one
+  // From codes, by rows less one: of one panel, and of `side` panels.
+  struct FromCodes {
+    BlockKernel direct[8], beside[2];
+  };
+  FromCodes into_l1, into_l2;  // which codes are prefetched into
   BlockKernel expanded[2][3];  // from expanded weights; by panels less one, and pairs of rows less one
 };
 
@@ -105,6 +108,12 @@ class BlockPath {
 #endif
   }
   static constexpr int kBesideRows = 2;
+  // Whether codes are prefetched into L2 where that is asked for (decoded_ahead()).
+#if defined(__AVX512F__)
+  static constexpr bool kIntoL2 = !Operand::kRounded;
+#else
+  static constexpr bool kIntoL2 = false;
+#endif
   // Rows of the kernel that multiplies so many. Three have one of their own, for drafts of two tokens.
   static constexpr int64_t direct_rows(int64_t rows) { return rows > 4 ? rows + rows % 2 : rows; }
   static constexpr int64_t expanded_rows(int64_t rows) { return rows + rows % 2; }
@@ -185,6 +194,10 @@ class BlockPath {
   void direct(Range units, float* sums) const {
     const int64_t bands = ceil_div(rows_.size(), kDirectRows);
     const int side = rows_.size() <= kBesideRows ? functions_.side : 1;
+    const int64_t ahead =
+        rows_.size() > 1 ? std::max(p_.tuning.stream_ahead, kLeastAhead) : p_.tuning.stream_ahead;
+    const bool far = kIntoL2 && ahead >= kAheadInL2;
+    const BlockFunctions::FromCodes& kernels = far ? functions_.into_l2 : functions_.into_l1;
     const Order order(units, p_.per_unit, side);
     for (Place at = order.first(); at.panels; at = order.after(at))
       for (int64_t b = 0; b < bands; ++b) {
@@ -195,9 +208,9 @@ class BlockPath {
         for (int i = 0, width; i < at.panels; i += width) {
           width = at.panels - i >= side ? side : 1;
           const std::byte* const panel = p_.panel(at.unit) + i * p_.panel_bytes;
-          const BlockKernel kernel = (width > 1 ? functions_.beside : functions_.direct)[band.size() - 1];
+          const BlockKernel kernel = (width > 1 ? kernels.beside : kernels.direct)[band.size() - 1];
           kernel({ready_, band, 0, panel, behind(panel, 0), p_.panel_bytes, p_.depth / kRunK,
-                  b ? 0 : p_.tuning.stream_ahead, false, sums + i * sums_panel});
+                  b ? 0 : ahead, false, sums + i * sums_panel});
         }
         finish(at.unit, at.panels, rows_.first + band.first, band.size(), sums, sums_panel);
       }
@@ -237,13 +250,21 @@ class BlockPath {
   static constexpr void set_direct(BlockKernel* to, std::integer_sequence<int, Row...>) {
     ((to[Row] = BlockProduct<Source, Operand, direct_rows(Row + 1), Panels, (Row >= 4)>::run), ...);
   }
+  template <class Format>
+  static constexpr int kSide =
+      side_by_side(BlockProduct<DirectWeights<Format, Operand>, Operand, 1, 1, false>::kTogether);
+  template <class Format, int Level>
+  static constexpr void set_from_codes(BlockFunctions::FromCodes& to) {
+    using From = DirectWeights<Format, Operand, Level>;
+    set_direct<From, 1>(to.direct, std::make_integer_sequence<int, kDirectRows>());
+    set_direct<From, kSide<Format>>(to.beside, std::make_integer_sequence<int, kBesideRows>());
+  }
   template <class Source, int Panels, int... Pair>
   static constexpr void set_expanded(BlockKernel* to, std::integer_sequence<int, Pair...>) {
     ((to[Pair] = BlockProduct<Source, Operand, 2 * Pair + 2, Panels, true>::run), ...);
   }
   template <class Format>
   static constexpr BlockFunctions make_functions() {
-    using From = DirectWeights<Format, Operand>;
     using To = Expanded<Format, Operand>;
     BlockFunctions f{};
     if constexpr (Format::kWhole || !Operand::kRounded) {  // else nobody asks for them
@@ -253,12 +274,11 @@ class BlockPath {
       f.segment = Format::kSegment;
       f.segment_bytes = Format::kSegmentBytes;
       f.behind = behind_bytes<Format>();
-      f.side = side_by_side(BlockProduct<From, Operand, 1, 1, false>::kTogether);
+      f.side = kSide<Format>;
       f.expand = expand_runs<Format, Operand>;
       if constexpr (kDirectBands > 0) {
-        set_direct<From, 1>(f.direct, std::make_integer_sequence<int, kDirectRows>());
-        set_direct<From, side_by_side(BlockProduct<From, Operand, 1, 1, false>::kTogether)>(
-            f.beside, std::make_integer_sequence<int, kBesideRows>());
+        set_from_codes<Format, 1>(f.into_l1);
+        if constexpr (kIntoL2) set_from_codes<Format, 2>(f.into_l2);
       }
       set_expanded<To, 1>(f.expanded[0], std::make_integer_sequence<int, kRows / 2>());
       set_expanded<To, kPanels>(f.expanded[kPanels - 1], std::make_integer_sequence<int, kRows / 2>());

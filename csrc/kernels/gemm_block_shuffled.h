@@ -10,7 +10,7 @@
 
 namespace penstock {
 
-// Every machine with AVX-512 that is sold has it, but Cooper Lake.
+// Of the CPUs with AVX512-BF16, which this code needs, Cooper Lake alone lacks VBMI.
 inline bool shuffles_bytes() {
   static const bool does = __builtin_cpu_supports("avx512vbmi");
   return does;

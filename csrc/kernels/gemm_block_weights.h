@@ -9,15 +9,15 @@ namespace penstock {
 
 struct NoShift {};
 
-// Weights as a Format has them.
-template <class Format, class Operand>
+// Weights as a Format has them, prefetched into a level of the cache.
+template <class Format, class Operand, int Level = 1>
 struct DirectWeights {
   static constexpr int64_t kGroup = Format::kGroup;
   static constexpr bool kLeast = Format::kLeast, kWide = Format::kWide;
   static constexpr int64_t kRuns = Format::kSegment / kRunK;  // of a segment
   static constexpr int64_t kBytes = Format::kSegmentBytes;
   static constexpr int64_t kBehind = behind_bytes<Format>();
-  static constexpr bool kPrefetched = true;
+  static constexpr int kLevel = Level;
 
   // What all codes of a group are moved by, or what is looked up of them.
   static PENSTOCK_INLINE auto shift(const std::byte* segment, const std::byte* behind,
@@ -70,7 +70,7 @@ struct ExpandedWeights {
   static constexpr int64_t kLeastsAt = kScalesAt + kGroups * kScaleBytes;
   static constexpr int64_t kBytes = kLeastsAt + (Least ? kGroups * kScaleBytes : 0);
   static constexpr int64_t kBehind = 0;
-  static constexpr bool kPrefetched = false;
+  static constexpr int kLevel = 0;  // they are not prefetched
 
   using Shift = NoShift;
   static PENSTOCK_INLINE Shift shift(const std::byte*, const std::byte*, int64_t) { return {}; }

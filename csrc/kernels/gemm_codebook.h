@@ -32,10 +32,8 @@ struct CodebookMatrix {
   int64_t outliers;  // of all rows
   const std::byte* panels;  // packed_bytes() of them, 64-byte aligned
   const float* bias;        // as in PackedMatrix
-  // Zen 4 has its streams read further ahead here than other codes: with a line of each of eight columns in turn, two
-  // lines are no distance. (8192 and 2048 columns of 2048 and 8192, 4 and 3 bits, GB/s at 128 bytes and at 1 KiB: two
-  // threads 27.4 and 34.0, 24.3 and 31.9; 20.5 and 26.1, 18.7 and 20.1. One run.)
-  Tuning tuning{.stream_ahead = std::max(codes_ahead(4 << 10), int64_t{1} << 10)};
+  // With a line of each of eight columns in turn, two lines are no distance.
+  Tuning tuning{.stream_ahead = std::max(decoded_ahead(4 << 10), int64_t{1} << 10)};
 };
 
 // Rows of a file, and what belongs to them.

@@ -64,7 +64,9 @@ class CodebookPath {
   static constexpr int64_t kSliceSteps = 32;  // that are expanded at once
 #if defined(__AVX512F__)
   static constexpr int kBandRows = 4, kBandColumns = 4;
+  static constexpr bool kIntoL2 = true;
 #else
+  static constexpr bool kIntoL2 = false;
   static constexpr int kBandRows = 2, kBandColumns = 2;
 #endif
   static constexpr int64_t kTileStep = kCodebookColumns * Weights::kBytes;
@@ -152,8 +154,13 @@ class CodebookPath {
                                           Operand::codes(second + kCodebookLine), values));
   }
 
-  // Of eight columns by one or two rows, from codes.
+  // Of eight columns by one or two rows, from codes, which are prefetched into a level of the cache.
   template <int Bits, int Rows>
+  void direct(const std::byte* panel, int half, float* sums) const {
+    if (kIntoL2 && p_.tuning.stream_ahead >= kAheadInL2) direct<Bits, Rows, 2>(panel, half, sums);
+    else direct<Bits, Rows, 1>(panel, half, sums);
+  }
+  template <int Bits, int Rows, int Level>
   void direct(const std::byte* panel, int half, float* sums) const {
     Values<Bits> values_of[kCodebookColumns];
     f32x16 lanes[Rows][kCodebookColumns];
@@ -181,7 +188,7 @@ class CodebookPath {
         for (int l = 0; l < own.lines; ++l)
           each_column([&](int c, auto&& add) __attribute__((always_inline)) {
             const std::byte* const at = line + l * kCodebookLine + c * kLineBytes;
-            __builtin_prefetch(at + p_.tuning.stream_ahead);
+            __builtin_prefetch(at + p_.tuning.stream_ahead, 0, Level == 1 ? 3 : 2);
             line_steps<Bits>(at, l * kLineSteps<Bits>, values_of[c], add);
           });
         if constexpr (Triple)

@@ -39,7 +39,9 @@ struct GridMatrix {
   // (One row, of the bandwidth of a plain read, 4 bits and 8: 1 KiB ahead 90 and 108 %, 2 KiB 99 and
   // 110, 4 KiB 85 and 100. Zen 4, 8 bits, one panel and two: 8 rows of 3,072 k 246 and 358 Gop/s, of 1,024 k 334
   // and 337; 5 rows 198 and 230, 253 and 221.)
-  Tuning tuning{.stream_ahead = codes_ahead(2 << 10),
+  Tuning tuning{.stream_ahead = weight_only ? decoded_ahead(2 << 10)
+                                : bits == 8 ? codes_ahead(2 << 10)
+                                            : unpacked_ahead(2 << 10),
                 .streamed_rows = bits == 4 ? 2 : shared_into_l2() ? 4 : 8,
                 .tile_rows_from = 3,
                 .shared_into_l2 = shared_into_l2()};

@@ -44,8 +44,10 @@ struct IntMatrix {
   // 8 rows 0.15 and 0.15, 16 rows 0.23 and 0.29; 4 bits in groups of 32, 16 rows 0.26 and 0.23, 32
   // rows 0.31 and 0.31.)
   Tuning tuning{
-      .stream_ahead = codes_ahead(4 << 10), .streamed_rows = 2, .tile_rows_from = bits == 8 ? 9 : 17,
-      .cache_bytes = second_level_cache()};
+      .stream_ahead = weight_only            ? decoded_ahead(4 << 10)
+                      : bits == 8 && !sparse ? codes_ahead(4 << 10)
+                                             : unpacked_ahead(4 << 10),
+      .streamed_rows = 2, .tile_rows_from = bits == 8 ? 9 : 17, .cache_bytes = second_level_cache()};
 };
 
 // Dots are summed in int32: 127 * 127 * k must fit, and where one zero point is of so many k,

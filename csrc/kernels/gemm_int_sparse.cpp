@@ -32,8 +32,8 @@ PENSTOCK_INLINE LeftOut left_out(const PanelView& p, const std::byte* panel, int
       wide, _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0x00000000));
 }
 
-// The instruction by its name, since this is compiled for machines without it, too. Every machine with
-// AVX-512 that is sold has it, but Cooper Lake.
+// The instruction (VBMI2) by its name, since this is compiled for machines without it, too: of the CPUs with
+// AVX512-BF16, which this code needs, Cooper Lake alone lacks it.
 PENSTOCK_INLINE __m512i expanded_line(LeftOut zero, const std::byte* mask, __m256i held) {
   uint64_t bits;
   std::memcpy(&bits, mask, sizeof(bits));

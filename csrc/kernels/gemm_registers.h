@@ -55,9 +55,6 @@ constexpr int kNextLocality = 2;
 #else
 constexpr int kNextLocality = 3;
 #endif
-// How far ahead at least a band of more rows than half of the few is read: arithmetic then leaves the processor less
-// time to look ahead by itself.
-constexpr int64_t kLeastAhead = 8 << 10;
 // Whether a band of so many rows, which is alone, has its weights prefetched into L2.
 inline bool into_l2(int64_t rows, const Tuning& t) { return rows > 1 && t.shared_into_l2; }
 

@@ -14,6 +14,15 @@ int64_t ahead_up_to_zen4() {
   return 0;
 }
 
+// With its AVX-512.
+bool is_zen4() {
+#if defined(__AVX512F__)
+  return __builtin_cpu_is("amdfam19h");  // Zen 3 has no AVX-512
+#else
+  return false;
+#endif
+}
+
 [[maybe_unused]] constexpr TunedField kStreamAhead{"stream_ahead", &Tuning::stream_ahead, 64, 64 << 10};
 constexpr TunedField kCacheBytes{"cache_bytes", &Tuning::cache_bytes, kLeastCache, kMostCache};
 [[maybe_unused]] constexpr TunedField kSharedIntoL2{"shared_into_l2", &Tuning::shared_into_l2, 0, 1};
@@ -33,13 +42,10 @@ int64_t codes_ahead(int64_t elsewhere) {
   return elsewhere;
 }
 
-int64_t shared_into_l2() {
-#if defined(__AVX512F__)
-  return __builtin_cpu_is("amdfam19h") ? 1 : 0;  // Zen 4: Zen 3 has no AVX-512
-#else
-  return 0;
-#endif
-}
+int64_t unpacked_ahead(int64_t elsewhere) { return is_zen4() ? 8 << 10 : codes_ahead(elsewhere); }
+int64_t decoded_ahead(int64_t elsewhere) { return is_zen4() ? kAheadInL2 : codes_ahead(elsewhere); }
+
+int64_t shared_into_l2() { return is_zen4() ? 1 : 0; }
 
 std::span<const TunedField> tuned_fields(const PackedMatrix&) {
   static constexpr TunedField fields[] = {

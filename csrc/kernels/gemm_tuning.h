@@ -22,7 +22,8 @@ struct CodebookMatrix;
 struct Tuning {
   // How far ahead a stream of weights is prefetched: defaults are below. (One row,
   // Xeon. Floats: 2 KiB 8 to 10 % faster on avx512 than 8, on amx 1 to 3 %. Groups: 2, 6 or 8 KiB 3
-  // to 5 % faster than 4, which of them depends on bits and shape.)
+  // to 5 % faster than 4, which of them depends on bits and shape.) Where x stays in floats and weights do not, from
+  // kAheadInL2 on into L2 instead of L1.
   int64_t stream_ahead = 0;
   // For partial sums; more of it means wider chunks of columns, each of which reads the activations
   // once. Each thread has it. (512 rows, amx: 2 MiB 2 to 6 % faster than 1, 4 MiB 3 to 9.)
@@ -59,11 +60,26 @@ struct Tuning {
 int64_t floats_ahead();
 int64_t codes_ahead(int64_t elsewhere);
 
+// Likewise, of codes that take instructions before they are multiplied: those keep Zen 4 from looking ahead by itself, and two
+// lines are too few. (One row, one thread, avx512, GB/s at 128 bytes and 8 KiB: Q6_K 12.6 and 25.5, Q5_K 15.3 and
+// 27.7, Q3_K 14.6 and 23.4, Q4_K 22.2 and 24.2, MXFP4 24.6 and 26.5, Q4_0 27.7 and 28.7, int4 22.9 and 24.0; not
+// so of Q8_0, which takes none, 24.5 and 23.0, and of Q5_0 and Q5_1, 24.7 and 23.2, 24.9 and 24.0.)
+int64_t unpacked_ahead(int64_t elsewhere);
+// And where they become floats: then into L2. (Likewise, two lines ahead, the best of 1 to 8 KiB into L1, and 16 KiB
+// into L2: int4 by 128 20.8, 19.8 and 28.7; NF4 24.2, 23.4, 28.7; NVFP4 19.3, 22.4, 25.1; FP8 16.6, 22.3, 23.2; int8 by
+// 128 20.7, 20.8, 21.0; codebooks of 4 and 3 bits 13.8, 17.5, 19.2 and 14.5, 15.8, 16.7. MXFP4 as whole numbers loses by L2:
+// 22.5.)
+int64_t decoded_ahead(int64_t elsewhere);
+
 // The default of Tuning::shared_into_l2. Where arithmetic keeps a processor from looking ahead by itself, shared weights
 // must be on their way for so long that an L1 of 32 KiB does not hold them besides the rows. (Zen 4, avx512, loops of VDPBF16PS over 512 MB, one
 // thread that reads 33 GB/s, peak 236 Gop/s: into L1 12 KiB ahead, 6 and 8 rows by one panel 121 and
 // 147 Gop/s, 12 by two 208; into L2 16 KiB ahead, by one panel, 177, 225 and 229, 16 rows 229.)
 constexpr int64_t kAheadInL2 = 16 << 10;
+// How far ahead weights are prefetched at least for several rows, which leave a processor less time to look ahead by
+// itself. (Zen 4, one thread, GB/s of 8 rows at 128 bytes and 8 KiB: Q8_0 7.7 and 10.0, Q4_0 6.9 and 10.2, Q4_K 5.5 and 10.2,
+// Q6_K 4.9 and 10.6.)
+constexpr int64_t kLeastAhead = 8 << 10;
 int64_t shared_into_l2();
 
 // A parameter that this instruction set heeds.

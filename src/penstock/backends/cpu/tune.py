@@ -77,7 +77,7 @@ class Trial:
 _KIB: Final = 1 << 10
 TRIALS: Final = (
     Trial("streamed_rows", 1, (0, 2)),
-    Trial("stream_ahead", 1, (_KIB // 8, 2 * _KIB, 4 * _KIB, 8 * _KIB)),
+    Trial("stream_ahead", 1, (_KIB // 8, 2 * _KIB, 4 * _KIB, 8 * _KIB, 16 * _KIB)),
     Trial("shared_into_l2", 8, (0, 1)),
     # At so many rows, the next value up takes registers and this one tiles.
     Trial("tile_rows_from", 2, (2,)),
