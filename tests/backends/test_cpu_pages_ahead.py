@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import mmap
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.tiny_plans import Chunk, dummy_weights, make_spec, step_of, tokens_of
+from support.tiny_plans import Chunk, make_spec, step_of, tokens_of
 from support.waiting import PATIENCE_S, until
 
 from penstock.backends.cpu import bind as binding
@@ -16,8 +17,11 @@ from penstock.backends.cpu.bind import bind
 from penstock.backends.cpu.executor import CpuExecutor
 from penstock.hardware import detect
 from penstock.interface.executor import Limits
+from penstock.interface.plan_weights import PlanWeight
+from penstock.interface.weights import WeightValue
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
+from penstock.weights.dummy import DummyWeights
 
 NUM_BLOCKS = 16384
 TOKENS = tokens_of(1, 60)
@@ -29,7 +33,21 @@ def resident() -> int:
         return int(statm.read().split()[1]) * mmap.PAGESIZE
 
 
-def executor(blocks_are_put: bool = False) -> CpuExecutor:
+class SlowWeights(DummyWeights):
+    """Random weights; ``reading`` is called before each is read."""
+
+    def __init__(self, weights: Mapping[str, PlanWeight], reading: Callable[[], object]) -> None:
+        super().__init__(weights, 3, "float32")
+        self._reading = reading
+
+    def get(self, name: str) -> WeightValue:
+        self._reading()
+        return super().get(name)
+
+
+def executor(
+    blocks_are_put: bool = False, reading: Callable[[], object] = lambda: None
+) -> CpuExecutor:
     spec = make_spec()
     limits = Limits(
         NUM_BLOCKS,
@@ -39,7 +57,8 @@ def executor(blocks_are_put: bool = False) -> CpuExecutor:
         threads=2,
         blocks_are_put=blocks_are_put,
     )
-    return bind(fuse(lower(spec, "float32")), dummy_weights(spec, 3, "float32"), limits)
+    weights = SlowWeights(lower(spec).weights, reading)
+    return bind(fuse(lower(spec, "float32")), weights, limits)
 
 
 @pytest.fixture
@@ -109,6 +128,19 @@ def test_pages_are_there_before_blocks_are_put(monkeypatch: pytest.MonkeyPatch) 
         assert resident() - before < 1.5 * quarter
     finally:
         made.close()
+
+
+@pytest.mark.usefixtures("one_node")
+def test_pages_are_cleared_while_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that is asked at once has no idle time before its first steps."""
+    monkeypatch.setattr(binding, "_STEPS_AHEAD", NUM_BLOCKS // 8)
+    quarter = NUM_BLOCKS // 4 * fuse(lower(make_spec(), "float32")).kv_groups.page_bytes
+    before = resident()
+
+    def wait() -> None:
+        until(lambda: resident() - before > 0.9 * quarter, PATIENCE_S, "cleared")
+
+    executor(reading=wait).close()
 
 
 @pytest.mark.usefixtures("one_node")

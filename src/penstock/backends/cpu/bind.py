@@ -69,12 +69,13 @@ def bind(
         plan = as_native(plan)
         memory = plan_memory(plan, limits.max_tokens, limits.max_selected_rows)
         native = _native_executor(plan, limits, module, memory.total_bytes, seat=seat)
+        if limits.num_blocks and detect().numa_nodes == 1:
+            # While weights are read: an engine that is busy from the start has no idle time for it.
+            native.clear_pages_ahead(_blocks_ahead(plan, limits))
         binder = Binder(plan, native)
         adapters = _append_all(binder, memory)
         packed = _fill(binder, weights)
         results = _results(binder)
-        if limits.num_blocks and detect().numa_nodes == 1:
-            native.clear_pages_ahead(_blocks_ahead(plan, limits))
     except ValueError as error:
         raise ConfigError(
             f"the cpu backend cannot run this model as asked: {error}; "
