@@ -28,6 +28,7 @@ from penstock.peers.address import Address
 from penstock.peers.channel import Channel, Inbound
 from penstock.peers.listener import Listener
 from penstock.sampling.params import SamplingParams
+from support.bitwise import prompt
 from support.waiting import PATIENCE_S
 
 LOCAL = "127.0.0.1"
@@ -49,6 +50,8 @@ LLAMA: Final[dict[str, Any]] = {
     "eos_token_id": 0,
     "bos_token_id": 1,
 }
+PROMPT: Final = prompt(7, 200)
+"""Token ids of a prompt of several blocks, the last of which is not full."""
 
 
 def folder_of(path: Path, model: dict[str, Any]) -> Path:

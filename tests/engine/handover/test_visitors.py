@@ -11,11 +11,8 @@ import numpy as np
 import pytest
 from support.bitwise import prompt
 from support.handed import (
-    LLAMA,
     apart,
     complete,
-    config,
-    folder_of,
     handovers,
     plain,
     prefilling,
@@ -40,11 +37,6 @@ from penstock.processes.frames import WireError
 pytestmark = needs_native
 PROMPT = prompt(7, 20 * BLOCK_SIZE)
 TOKENS = array("i", PROMPT)
-
-
-@pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
-    return config(folder_of(tmp_path_factory.mktemp("model"), LLAMA))
 
 
 @pytest.fixture(scope="module")
