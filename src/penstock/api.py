@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.config import ResolvedConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import load_models, open_model, plan_engine
 from penstock.engine.shared_core import SharedCore
@@ -37,6 +36,7 @@ from penstock.llm_requests import RequestMaker
 from penstock.llm_tokenizer import LlmTokenizer
 from penstock.pooling.output import ClassificationOutput, EmbeddingOutput, ScoringOutput
 from penstock.pooling.params import PoolingParams
+from penstock.resolved_config import ResolvedConfig
 from penstock.sampling.beam_params import BeamSearchParams
 from penstock.sampling.params import SamplingParams
 from penstock.tokenizer import Tokenizer

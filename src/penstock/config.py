@@ -1,32 +1,18 @@
-"""The engine's options: what a user asks for, and what a machine runs with."""
+"""The engine's options as a user asks for them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from penstock.cache.geometry import KvDType
-from penstock.dtypes import (
-    DType,
-    DTypeOption,
-    KvCacheDTypeOption,
-    QuantizationName,
-    WindowColumns,
-)
-from penstock.kv_disk_config import KvDisk
-from penstock.length_limits import LengthLimits
+from penstock.dtypes import DType, DTypeOption, KvCacheDTypeOption, QuantizationName
 from penstock.profile import Profile
-from penstock.sampling.defaults import SamplingDefaults
 from penstock.speculative_config import SpeculativeConfig
-from penstock.threads import format_cpus
-
-if TYPE_CHECKING:
-    from penstock.quant.scheme import Quantization
 
 BackendName = Literal["auto", "cpu", "cuda", "reference"]
-ChosenBackend = Literal["cpu", "cuda", "reference"]
 LoadFormat = Literal["auto", "dummy"]
 GenerationConfigOption = Literal["auto", "none"]
 
@@ -34,8 +20,9 @@ GenerationConfigOption = Literal["auto", "none"]
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What a user asks for. ``None`` and ``"auto"`` mean: chosen for the machine and the model.
 
-    :func:`~penstock.resolve.resolve` turns it into a :class:`ResolvedConfig`; nothing else reads a
-    ``None``. ``--help`` shows the descriptions.
+    :func:`~penstock.resolve.resolve` turns it into a
+    :class:`~penstock.resolved_config.ResolvedConfig`; nothing else reads a ``None``. ``--help``
+    shows the descriptions.
     """
 
     model: Annotated[
@@ -92,15 +79,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     quantization_zero_points: Annotated[
         bool,
         Meta(
-            description="With --quantization-group, gives each group the code that stands for 0, "
-            "so that its codes span the values it has. Without, they are symmetric."
+            description="With --quantization-group, quantizes asymmetrically: a zero point is "
+            "stored for each group, so that its codes span the range of its weights. Otherwise "
+            "the grid is symmetric."
         ),
     ] = False
     quantize_activations: Annotated[
         bool | None,
         Meta(
-            description="With --quantization, also rounds what a product multiplies to 8 bits. "
-            "The default is yes on the CPU, and no on a GPU, where weights alone are quantized."
+            description="With --quantization, also rounds the activations that the matrices "
+            "multiply to 8 bits. The default is yes on the CPU, and no on a GPU, where weights "
+            "alone are quantized."
         ),
     ] = None
     quantize_head: Annotated[
@@ -114,9 +103,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Meta(
             description="With --quantization, or a KV cache in int4, lets the model read a short "
-            "text before its matrices are rounded, to see how large the columns are of what they "
-            "multiply, and where keys lie. It costs a first start the time of one prompt. Without, "
-            "the matrices alone decide how columns are scaled, and keys are rounded as they are."
+            "text before its matrices are rounded, to measure how large each column of their "
+            "inputs is, and where keys lie. It costs a first start the time of one prompt. "
+            "Without, the matrices alone decide how columns are scaled, and keys are rounded as "
+            "they are."
         ),
     ] = True
     backend: Annotated[
@@ -309,10 +299,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     classifier_from_token: Annotated[
         tuple[str, ...],
         Meta(
-            description="Makes the model classify, by the logits that these words have as the next "
-            "token: no and yes make a reranker of Qwen3-Reranker, whose score is the share of the "
-            "last one. May be repeated, once for each word. Checkpoints that say so themselves "
-            "need it not."
+            description="Makes the model classify: its labels are these words, told apart by the "
+            "logits that they have as the next token. no and yes make a reranker of "
+            "Qwen3-Reranker, whose score is the probability of the last word. May be repeated, "
+            "once for each word. Not needed for checkpoints that name such words themselves."
         ),
     ] = ()
     artifact: Annotated[
@@ -353,132 +343,3 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                 return "fp8"
             case asked:
                 return asked
-
-
-class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine runs with: every value decided, each with its reason in ``reasons``."""
-
-    model_path: str
-    tokenizer_path: str
-    served_model_name: str
-    dtype: DType
-    load_format: LoadFormat
-    quantization: QuantizationName
-    quantization_group: int | None
-    quantization_zero_points: bool
-    quantize_activations: bool
-    quantize_head: bool
-    quantization_calibration: bool
-    """Whether the model reads a text before its weights are packed (``engine/calibration.py``)."""
-    weight_bytes: int
-    backend: ChosenBackend
-    threads: int
-    cpus: tuple[int, ...]
-    """The CPU of each thread; empty: where the system puts them."""
-    deterministic: bool
-    max_model_len: int
-    max_input_len: int | None
-    """None: as much as the context holds."""
-    max_output_len: int | None
-    """None: as much as the context has left."""
-    num_blocks: int
-    kv_cache_bytes: int
-    kv_cache_dtype: KvDType
-    num_states: int
-    """State slots, where layers of the model keep states; else 0."""
-    state_bytes: int
-    """Bytes of each of them, as the backend lays it out."""
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_logit_rows: int
-    """Maximum number of rows with logits in one step."""
-    enable_prefix_caching: bool
-    speculative: SpeculativeConfig | None
-    drafts: bool
-    """This model drafts for another, a token of each sequence a step."""
-    artifact_dir: str | None
-    """None: no artifacts are read or kept."""
-    sampling_defaults: SamplingDefaults
-    """What stands in for sampling options that a request leaves out."""
-    seed: int
-    reasons: dict[str, str]
-    tensor_parallel: int = 1
-    """Number of ranks that share every layer, each a process of its own; this one is the first."""
-    max_loras: int = 0
-    """Number of slots for adapters; 0: none are served."""
-    max_lora_rank: int = 0
-    """The largest rank of an adapter."""
-    lora_modules: dict[str, str] = {}
-    """The folders of adapters that are loaded at the start, by their names."""
-    pipeline_parallel: int = 1
-    """Number of stages that have a part of the layers, each a process; this one is the last."""
-    pipeline_stages: tuple[str, ...] = ()
-    """Where the first of these wait, HOST:PORT each; the others are processes of this machine."""
-    window_columns: WindowColumns = 16
-    """Columns of a window of weights in 4 bits: the backend's."""
-    kv_disk: KvDisk | None = None
-    """Where blocks of the KV cache are kept on disk; None: nowhere."""
-    kv_host_bytes: int = 0
-    """Bytes of the host's memory that blocks of a GPU's KV cache are kept in; 0: none are."""
-    built: str | None = None
-    """The engine artifact that says max_input_len and max_output_len; None: this start's options
-    do."""
-    target_path: str | None = None
-    """The target's checkpoint, where heads that draft share weights with their target; otherwise
-    None."""
-    notes: tuple[str, ...] = ()
-    """Lines for the user who starts the engine."""
-
-    @property
-    def lengths(self) -> LengthLimits:
-        """How long requests may be."""
-        origin = "set at this start"
-        if self.built is not None:
-            origin = f"which the engine artifact {self.built} was built with"
-        return LengthLimits(self.max_model_len, self.max_input_len, self.max_output_len, origin)
-
-    @property
-    def rows_per_sequence(self) -> int:
-        """Rows of a sequence in steps that are run again and again: ``Limits``."""
-        return rows_per_sequence(self.speculative, self.drafts)
-
-    @property
-    def state_log(self) -> int:
-        """Tokens of a sequence that a step may take back from its state: ``Limits``."""
-        return self.rows_per_sequence if self.num_states else 0
-
-    @property
-    def schemes(self) -> Quantization:
-        """What the plan's products are quantized to."""
-        from penstock.quant.choice import choose  # imports arrays, and commands read options first
-
-        return choose(
-            self.quantization,
-            self.quantization_group,
-            self.quantize_head,
-            zero_points=self.quantization_zero_points,
-            activations=self.quantize_activations,
-            window_columns=self.window_columns,
-        )
-
-    def explain(self) -> str:
-        """One line per option: value and why."""
-        width = max(len(name) for name in self.reasons)
-        return "\n".join(
-            f"{name:<{width}}  {self._written(name)}  ({why})" for name, why in self.reasons.items()
-        )
-
-    def _written(self, name: str) -> str:
-        """An option as people read it: numbers with commas, CPUs as the list that was asked for."""
-        value = getattr(self, name)
-        if name == "cpus":
-            return format_cpus(self.cpus) or "any"
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        return f"{value:,}" if is_number else str(value)
-
-
-def rows_per_sequence(speculative: SpeculativeConfig | None, drafts: bool) -> int:
-    """Rows of a sequence in steps that verify drafts, or of a model that drafts and reads them."""
-    if speculative is not None:
-        return 1 + speculative.num_tokens
-    return 2 if drafts else 1

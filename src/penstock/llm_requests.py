@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.config import ResolvedConfig
 from penstock.errors import RequestError
 from penstock.interface.messages import EngineRequest
 from penstock.interface.request_checks import truncated
 from penstock.llm_inputs import Params, Prompt, check_priority, listed, token_ids_of
 from penstock.pooling.params import PoolingParams
+from penstock.resolved_config import ResolvedConfig
 from penstock.sampling.params import SamplingParams
 from penstock.tokenizer import Tokenizer
 

@@ -12,11 +12,12 @@ from support.tiny_plans import make_spec
 from penstock.backends.backend import Backend, Obstacle
 from penstock.backends.cpu.native import runnable
 from penstock.backends.registry import BACKENDS, backend, choose_backend, looked_for
-from penstock.config import EngineConfig, ResolvedConfig
+from penstock.config import EngineConfig
 from penstock.errors import ConfigError
 from penstock.gpu import Gpu, GpuSearch
 from penstock.hardware import Hardware, detect
 from penstock.resolve import resolve
+from penstock.resolved_config import ResolvedConfig
 from penstock.speculative_config import QuantizedSelf
 
 GIB = 1 << 30

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from penstock.cache.geometry import BLOCK_SIZE, KvDType, layer_block_bytes
-from penstock.config import EngineConfig, ResolvedConfig
+from penstock.config import EngineConfig
 from penstock.errors import ConfigError
 from penstock.hardware import detect
 from penstock.models.draft_heads import MedusaSpec
@@ -18,6 +18,7 @@ from penstock.plan.explain import explain
 from penstock.plan.kv_groups import kv_layers
 from penstock.plan.lower import lower
 from penstock.resolve import resolve
+from penstock.resolved_config import ResolvedConfig
 
 NORM = NormSpec(eps=1e-5)
 

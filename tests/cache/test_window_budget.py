@@ -11,13 +11,14 @@ from support.tiny_plans import make_spec
 
 from penstock.cache.geometry import sequence_blocks
 from penstock.cache.kv_cache import KvCache
-from penstock.config import EngineConfig, ResolvedConfig
+from penstock.config import EngineConfig
 from penstock.errors import ConfigError, RequestError
 from penstock.hardware import detect
 from penstock.length_limits import LengthLimits
 from penstock.models.spec import ModelSpec
 from penstock.plan.kv_groups import group_layers, kv_layers
 from penstock.resolve import draft_block_bytes, resolve
+from penstock.resolved_config import ResolvedConfig
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.limits import most_tokens
 

@@ -10,7 +10,7 @@ import pytest
 from support.state_plans import NET, SCAN, StateWeights, state_spec
 
 from penstock.backends.cpu.bind import bind
-from penstock.config import BackendName, EngineConfig, ResolvedConfig
+from penstock.config import BackendName, EngineConfig
 from penstock.errors import ConfigError
 from penstock.hardware import detect
 from penstock.interface.executor import Limits
@@ -18,6 +18,7 @@ from penstock.models.spec import GatedDeltaSpec, ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.resolve import resolve
+from penstock.resolved_config import ResolvedConfig
 from penstock.speculative_config import Ngram
 
 SPEC = state_spec(NET, NET)

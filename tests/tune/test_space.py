@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.config import EngineConfig, ResolvedConfig
+from penstock.config import EngineConfig
 from penstock.engine.loader import plan_engine
 from penstock.errors import ConfigError
 from penstock.profile import ProfileOptions
+from penstock.resolved_config import ResolvedConfig
 from penstock.tune.space import Candidate, Space, check_names
 
 

@@ -10,12 +10,12 @@ from typing import Final
 
 import msgspec
 
-from penstock.config import ResolvedConfig
 from penstock.errors import ModelError
 from penstock.gguf.names import is_gguf
 from penstock.interface.weights import Packing
 from penstock.plan.plan import Plan
 from penstock.regular_file import read_regular
+from penstock.resolved_config import ResolvedConfig
 from penstock.tokenizer.load import tokenizer_files
 from penstock.version import __version__
 from penstock.weights.calibration_text import calibration_digest

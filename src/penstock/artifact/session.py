@@ -18,11 +18,11 @@ from penstock.artifact.key import ArtifactKey, ArtifactSource
 from penstock.artifact.store import KEEP_FREE, ArtifactStore, PendingArtifact
 from penstock.artifact.tuned import decode_tunings
 from penstock.backends.registry import backend
-from penstock.config import ResolvedConfig
 from penstock.errors import ArtifactError, ModelError, WeightError
 from penstock.interface.tuning import Tunable, Tuning
 from penstock.interface.weights import PackedRegions
 from penstock.plan.plan import Plan
+from penstock.resolved_config import ResolvedConfig
 from penstock.weights.model_files import ModelFiles
 
 Keeping = Literal["never", "worthwhile", "always"]

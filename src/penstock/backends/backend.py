@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from penstock.config import ChosenBackend
 from penstock.dtypes import WindowColumns
 from penstock.errors import ConfigError
 from penstock.gpu import Gpu
@@ -26,6 +25,7 @@ from penstock.models.spec import ClampedSwiglu
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 from penstock.quant.scheme import SparseFormat
+from penstock.resolved_config import ChosenBackend
 from penstock.threads import Threads, choose_threads
 
 

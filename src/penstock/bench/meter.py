@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from penstock.cache.geometry import BLOCK_SIZE, Window, float_dtype
-from penstock.config import ResolvedConfig
 from penstock.interface.executor import Executor, OpTime, Pending, Sampling, StepOutcome, run
 from penstock.interface.host_executor import HostExecutor
 from penstock.interface.messages import EngineRequest, SequenceUpdate
@@ -24,6 +23,7 @@ from penstock.plan.kv_groups import kv_layers
 from penstock.plan.ops import Embed, ExpertLinear, HeadLinear, Linear, Rows, WeightName
 from penstock.plan.plan import Plan
 from penstock.plan.state_layers import state_layers
+from penstock.resolved_config import ResolvedConfig
 
 
 class SteppedCore(Protocol):

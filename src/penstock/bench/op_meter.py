@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 
 from penstock.bench.meter import MeteredExecutor, StepProfile
-from penstock.config import ResolvedConfig
 from penstock.errors import ConfigError
 from penstock.interface.executor import Executor, OpTime, Profiling
 from penstock.interface.mask import TokenMask
@@ -14,6 +13,7 @@ from penstock.interface.sampler import Sampled, SamplingState
 from penstock.interface.step import StepInput, StepResult
 from penstock.models.spec import ModelSpec
 from penstock.plan.costs import StepSize
+from penstock.resolved_config import ResolvedConfig
 
 
 class OpMeter(MeteredExecutor):

@@ -26,7 +26,8 @@ from penstock.cli.options import (
 from penstock.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
-    from penstock.config import EngineConfig, ResolvedConfig
+    from penstock.config import EngineConfig
+    from penstock.resolved_config import ResolvedConfig
 
 _UNUSED: Final = frozenset(
     {

@@ -20,8 +20,8 @@ from penstock.evaluate.windows import WINDOW_METHODS, Window, cut
 from penstock.written_file import check_writable, write_json
 
 if TYPE_CHECKING:
-    from penstock.config import ResolvedConfig
     from penstock.evaluate.text_model import TextModel
+    from penstock.resolved_config import ResolvedConfig
 
 UNUSED: Final = frozenset(
     {

@@ -14,8 +14,8 @@ from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_confi
 from penstock.terminal import harmless
 
 if TYPE_CHECKING:
-    from penstock.config import ChosenBackend
     from penstock.engine.loader import EnginePlan
+    from penstock.resolved_config import ChosenBackend
 
 
 RARE = RARE_ENGINE

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.config import ResolvedConfig
 from penstock.engine.piece_run import Bind, PieceRun
 from penstock.errors import TokenizerError
 from penstock.interface.weights import WeightSource
@@ -18,6 +17,7 @@ from penstock.models.spec import ModelSpec
 from penstock.plan.observation import Observation, ObservedKeys
 from penstock.plan.plan import Plan
 from penstock.quant import BlockTensor, GroupTensor
+from penstock.resolved_config import ResolvedConfig
 from penstock.tokenizer import has_tokenizer, load_tokenizer
 from penstock.weights.calibration_text import calibration_tokens, spread_tokens
 from penstock.weights.checkpoint import open_weights

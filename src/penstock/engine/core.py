@@ -13,7 +13,7 @@ import msgspec
 from penstock.cache.changes import CacheChanges
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache
-from penstock.config import EngineConfig, ResolvedConfig
+from penstock.config import EngineConfig
 from penstock.engine.adapters import AdapterStore
 from penstock.engine.beams import BeamGroups, beam_sampling, check_search
 from penstock.engine.cached_blocks import CachedBlocks
@@ -48,6 +48,7 @@ from penstock.models.spec import ModelSpec
 from penstock.pooling.labels import Labels
 from penstock.pooling.task_check import check_task
 from penstock.processes.wake import Wake
+from penstock.resolved_config import ResolvedConfig
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.limits import PROMPT_LOGIT_ROWS
 from penstock.scheduler.scheduler import Scheduler

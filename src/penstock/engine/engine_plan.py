@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from penstock.cache.state_slots import StateLimits
-from penstock.config import EngineConfig, ResolvedConfig
+from penstock.config import EngineConfig
 from penstock.interface.executor import Limits
 from penstock.interface.plan_weights import PlanWeight
 from penstock.models.spec import ModelSpec
 from penstock.plan.plan import Plan
 from penstock.plan.stages import Stage
+from penstock.resolved_config import ResolvedConfig
 from penstock.threads import divided
 
 

@@ -13,7 +13,7 @@ import msgspec
 from penstock.artifact.format import BuiltLengths
 from penstock.artifact.session import ArtifactSession, Keeping, Note
 from penstock.backends.registry import looked_for, native_automaton
-from penstock.config import EngineConfig, ResolvedConfig
+from penstock.config import EngineConfig
 from penstock.demo_model import demo_model_path
 from penstock.engine.adapters import AdapterStore
 from penstock.engine.cached_blocks import check_kept
@@ -33,6 +33,7 @@ from penstock.models.draft_heads import taps_of
 from penstock.models.spec import ModelSpec
 from penstock.plan.plan import Plan
 from penstock.resolve import draft_block_bytes, resolve
+from penstock.resolved_config import ResolvedConfig
 from penstock.speculate.draft_choice import (
     draft_engine_config,
     draft_folder,

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from penstock.config import ResolvedConfig
 from penstock.engine.engine_plan import EnginePlan
 from penstock.plan.plan import Plan
+from penstock.resolved_config import ResolvedConfig
 from penstock.weights.identity import stamped_weights
 from penstock.weights.model_files import ModelFiles
 

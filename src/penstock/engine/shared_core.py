@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.config import ResolvedConfig
 from penstock.engine.core import EngineCore
 from penstock.errors import EngineDeadError, RequestError
 from penstock.interface.messages import EngineRequest, EngineStats, SequenceUpdate
+from penstock.resolved_config import ResolvedConfig
 
 
 class Inbox(NamedTuple):

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from penstock.artifact.format import Artifact, BuiltLengths
 from penstock.artifact.session import ArtifactSession, Keeping, Note
 from penstock.backends.registry import backend
-from penstock.config import ResolvedConfig
 from penstock.engine.engine_plan import EnginePlan, rank_limits, step_limits
 from penstock.engine.plan_weights import Mark, open_plan_weights
 from penstock.errors import ArtifactError
@@ -28,6 +27,7 @@ from penstock.interface.tuning import Tuning
 from penstock.plan.plan import Plan
 from penstock.plan.ranks import own_key_columns
 from penstock.plan.weight_bytes import weight_bytes
+from penstock.resolved_config import ResolvedConfig
 from penstock.weights.counted import CountedWeights
 from penstock.weights.measured import MeasuredWeights
 from penstock.weights.model_files import ModelFiles

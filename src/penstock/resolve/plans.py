@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from penstock.backends.backend import Backend
 from penstock.cache.geometry import BLOCK_SIZE, sequence_blocks, window_blocks
-from penstock.config import EngineConfig, rows_per_sequence
+from penstock.config import EngineConfig
 from penstock.errors import ConfigError, PositionsError
 from penstock.interface.adapters import AdapterSlots
 from penstock.memory_budget import KEPT_STATES, Served
@@ -29,6 +29,7 @@ from penstock.resolve.inputs import Inputs, model_types
 from penstock.resolve.lengths import LengthDecision
 from penstock.resolve.stages import StagesDecision
 from penstock.resolve.step_limits import StepLimits
+from penstock.resolved_config import rows_per_sequence
 from penstock.scheduler.limits import most_logit_rows
 from penstock.speculate.draft_choice import draft_logit_rows, served_draft
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.config import EngineConfig, ResolvedConfig
+from penstock.config import EngineConfig
 from penstock.hardware import Hardware
 from penstock.models.spec import ModelSpec
 from penstock.plan.plan import Plan
 from penstock.profile import Profile
 from penstock.resolve.inputs import Reasons
+from penstock.resolved_config import ResolvedConfig
 from penstock.version import __version__
 
 

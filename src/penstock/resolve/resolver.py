@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.config import EngineConfig, ResolvedConfig
+from penstock.config import EngineConfig
 from penstock.hardware import Hardware
 from penstock.models.spec import ModelSpec
 from penstock.plan.plan import Plan
@@ -27,6 +27,7 @@ from penstock.resolve.ranks import decide_ranks
 from penstock.resolve.sampling import decide_sampling
 from penstock.resolve.stages import decide_stages
 from penstock.resolve.step_limits import decide_step_limits
+from penstock.resolved_config import ResolvedConfig
 from penstock.speculative_config import describe
 
 

@@ -36,7 +36,8 @@ from penstock.weights.hub import resolve_model_folder
 from penstock.weights.model_folder import load_model_spec
 
 if TYPE_CHECKING:
-    from penstock.config import EngineConfig, ResolvedConfig
+    from penstock.config import EngineConfig
+    from penstock.resolved_config import ResolvedConfig
 
 _METHODS = {DraftModel: "draft", Medusa: "medusa", Eagle: "eagle"}
 _FEW_WEIGHTS = 8 << 20

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.config import ResolvedConfig
 from penstock.interface.automaton import Automaton
 from penstock.interface.executor import Executor
 from penstock.interface.step import Int32s
 from penstock.models.draft_heads import EagleSpec
 from penstock.models.spec import ModelSpec
 from penstock.plan.plan import Plan
+from penstock.resolved_config import ResolvedConfig
 from penstock.speculate.draft import Proposer
 from penstock.speculate.draft_model import ModelProposer
 from penstock.speculate.eagle import EagleProposer

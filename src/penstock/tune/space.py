@@ -9,9 +9,10 @@ from typing import Any, Final
 import msgspec
 
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.config import EngineConfig, ResolvedConfig
+from penstock.config import EngineConfig
 from penstock.errors import ConfigError
 from penstock.profile import ProfileOptions
+from penstock.resolved_config import ResolvedConfig
 from penstock.tune.variants import Variants
 
 LIMITS: Final[Mapping[str, tuple[int, ...]]] = {

@@ -29,7 +29,7 @@ from functools import partial  # noqa: E402
 from typing import Final  # noqa: E402
 
 from penstock.collector import uncollected  # noqa: E402
-from penstock.config import EngineConfig, ResolvedConfig  # noqa: E402
+from penstock.config import EngineConfig  # noqa: E402
 from penstock.demo_model import is_demo_model  # noqa: E402
 from penstock.engine.ipc.log_lines import logging_to  # noqa: E402
 from penstock.engine.ipc.startup import Ledger  # noqa: E402
@@ -74,6 +74,7 @@ from penstock.pooling.params import PoolingParams  # noqa: E402
 from penstock.processes.family import end_with_parent  # noqa: E402
 from penstock.processes.frames import WireError  # noqa: E402
 from penstock.processes.wake import Wake  # noqa: E402
+from penstock.resolved_config import ResolvedConfig  # noqa: E402
 from penstock.sampling.params import SamplingParams  # noqa: E402
 
 _WARM_UP_ID = "penstock-warm-up"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.config import EngineConfig, ResolvedConfig
+from penstock.config import EngineConfig
 from penstock.engine.ipc.startup import Phase
 from penstock.handover_config import Role
 from penstock.interface.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
@@ -18,6 +18,7 @@ from penstock.length_limits import LengthLimits
 from penstock.pooling.labels import Labels
 from penstock.processes.frames import PIECE_BYTES, FrameReader, WireError, encode
 from penstock.processes.wake import Wake
+from penstock.resolved_config import ResolvedConfig
 from penstock.sampling.defaults import SamplingDefaults
 
 MAX_FRAME_BYTES = 64 << 20

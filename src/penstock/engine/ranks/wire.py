@@ -9,10 +9,11 @@ import numpy as np
 
 import penstock.errors as errors
 from penstock.artifact.session import Keeping
-from penstock.config import EngineConfig, ResolvedConfig
+from penstock.config import EngineConfig
 from penstock.engine.ranks.identity import RankIdentity
 from penstock.engine.ranks.steps import StepFrame
 from penstock.errors import EngineDeadError, PenstockError
+from penstock.resolved_config import ResolvedConfig
 
 if TYPE_CHECKING:
     from penstock.engine.calibration import Measured as MeasuredArrays

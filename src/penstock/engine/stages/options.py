@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.config import ChosenBackend
+from penstock.resolved_config import ChosenBackend
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from penstock.artifact.session import Keeping
-from penstock.config import EngineConfig, ResolvedConfig
+from penstock.config import EngineConfig
 from penstock.engine.ranks.steps import StepFrame
 from penstock.engine.ranks.wire import Failed, Measured
 from penstock.engine.stages.identity import StageIdentity
@@ -17,6 +17,7 @@ from penstock.peers.address import Address
 from penstock.peers.channel import Inbound
 from penstock.peers.handshake import Party
 from penstock.peers.secret import SecretOption
+from penstock.resolved_config import ResolvedConfig
 
 BEAT_S: Final = 2.0
 """Seconds between a stage's signs of life."""
