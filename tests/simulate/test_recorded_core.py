@@ -10,7 +10,7 @@ from support.needs import needs_native
 
 from penstock.cache.geometry import Chunk
 from penstock.config import EngineConfig
-from penstock.engine.ipc.child import Startup
+from penstock.engine.ipc.core_loader import Startup
 from penstock.engine.ipc.startup import Ledger
 from penstock.errors import ConfigError, PenstockError
 from penstock.interface.messages import EngineRequest

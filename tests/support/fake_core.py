@@ -19,7 +19,7 @@ import numpy as np
 
 from penstock.cache.changes import CacheChanges
 from penstock.config import EngineConfig
-from penstock.engine.ipc.child import LoadedCore, Startup
+from penstock.engine.ipc.core_loader import LoadedCore, Startup
 from penstock.engine.ipc.wire import ModelFacts
 from penstock.errors import ConfigError, RequestError, WeightError
 from penstock.interface.logprobs import TokenLogprobs

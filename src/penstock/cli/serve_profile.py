@@ -31,8 +31,8 @@ def engine_setup(args: argparse.Namespace, config: EngineConfig) -> EngineSetup:
 
 
 def engine_core(environment: Mapping[str, str]) -> str:
-    """The loader of the engine's core (``penstock.engine.ipc.child``): the usual one, unless
-    whoever started the server names another, as ``penstock calibrate`` does to record steps."""
+    """The loader of the engine's core (``penstock.engine.ipc.core_loader``): the usual one, unless
+    the environment names another, as ``penstock calibrate`` does to record steps."""
     return environment.get(CORE_VARIABLE) or DEFAULT_CORE
 
 

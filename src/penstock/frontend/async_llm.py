@@ -80,9 +80,9 @@ class AsyncLLM:
     ) -> AsyncLLM:
         """Start an engine process and wait until it has generated its first token.
 
-        ``core`` names another loader of the engine's core (see penstock.engine.ipc.child). Raises
-        ConfigError, ModelError, WeightError or TokenizerError with the cause and the fix, and
-        EngineDeadError if the process died or was not ready within ``timeout`` seconds.
+        ``core`` names another loader of the engine's core (penstock.engine.ipc.core_loader).
+        Raises ConfigError, ModelError, WeightError or TokenizerError with the cause and the fix,
+        and EngineDeadError if the process died or was not ready within ``timeout`` seconds.
         """
         return await cls.attach(EngineChild.spawn(config, core), timeout=timeout)
 

@@ -1,7 +1,7 @@
 """An engine core that notes what it does: the times and sizes of its steps, and its requests.
 
 It runs in the engine's own process, beside the server and its clients, so its steps take what
-steps take there. :func:`load` is a loader of cores (see ``penstock.engine.ipc.child``). The notes
+steps take there. :func:`load` is a loader of cores (``penstock.engine.ipc.core_loader``). The notes
 are kept in memory, as bytes, and written when the engine ends, to the file that the environment
 names.
 """
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from penstock.cache.changes import CacheChanges
 from penstock.config import EngineConfig
-from penstock.engine.ipc.child import LoadedCore, Startup, load_core_around
+from penstock.engine.ipc.core_loader import LoadedCore, Startup, load_core_around
 from penstock.engine.stepped import Core
 from penstock.errors import ConfigError
 from penstock.interface.blocks import BlockIO, BlockMover

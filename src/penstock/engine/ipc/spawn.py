@@ -14,7 +14,7 @@ from penstock.errors import ConfigError, EngineDeadError
 from penstock.handover_config import Role
 from penstock.processes.spawn import spawn
 
-DEFAULT_CORE = "penstock.engine.ipc.child:load_core"
+DEFAULT_CORE = "penstock.engine.ipc.core_loader:load_core"
 CORE_VARIABLE = "PENSTOCK_ENGINE_CORE"
 """The environment variable that names another loader for the engine of a server."""
 
@@ -33,7 +33,7 @@ class EngineChild:
         """Start ``python -m penstock.engine.ipc.child`` and send it what to load.
 
         The kernel kills the child when the calling thread ends, so call this from one that lives as
-        long as the engine. ``core`` is as in penstock.engine.ipc.child. With a ``role``,
+        long as the engine. ``core`` is as in penstock.engine.ipc.core_loader. With a ``role``,
         prompts are computed apart. Raises EngineDeadError, and ConfigError for options that no
         message can hold.
         """

@@ -1,4 +1,4 @@
-"""The thread of an engine that sends signs of life."""
+"""The thread of an engine's process that sends signs of life."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.engine.ipc import child
+from penstock.engine.ipc import heartbeat
 from penstock.engine.ipc.step_meter import StepMeter
 
 
-def test_it_has_let_go_of_the_core_when_the_loop_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It asks the core whether it has failed, and a thread that is alive when the interpreter ends
-    keeps what it refers to from being collected."""
-    monkeypatch.setattr(child, "BEAT_S", 0.001)
+def test_the_thread_has_ended_when_the_loop_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may refer to the core, which could not be collected if it outlived the interpreter."""
+    monkeypatch.setattr(heartbeat, "BEAT_S", 0.001)
     asked = threading.Event()
     threads: list[threading.Thread] = []
 
@@ -28,6 +27,6 @@ def test_it_has_let_go_of_the_core_when_the_loop_is_over(monkeypatch: pytest.Mon
         def send(self, data: bytes) -> None:
             pass
 
-    with child._heart(StepMeter(), cast(Any, Frames()), failure):
+    with heartbeat.heartbeat(StepMeter(), cast(Any, Frames()), failure):
         assert asked.wait(60)
     assert not threads[0].is_alive()
