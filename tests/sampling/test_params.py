@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import RequestError
 from penstock.grammar.spec import GrammarSpec
-from penstock.sampling.params import RANGES, SamplingParams
+from penstock.sampling.params import SamplingParams
+from penstock.sampling.ranges import RANGES
 
 
 def checked(**options: Any) -> SamplingParams:

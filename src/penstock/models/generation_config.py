@@ -14,7 +14,7 @@ from penstock.errors import RequestError
 from penstock.models.reader import ConfigReader
 from penstock.models.wording import Wording
 from penstock.sampling.defaults import SamplingDefaults
-from penstock.sampling.params import RANGES
+from penstock.sampling.ranges import RANGES
 
 _FIELDS: Final[Mapping[str, str]] = {
     "temperature": "temperature",

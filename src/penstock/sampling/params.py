@@ -1,10 +1,7 @@
-"""How to choose tokens: the options of one request."""
+"""The sampling options of one request."""
 
 from __future__ import annotations
 
-import math
-import numbers
-from collections.abc import Mapping
 from operator import attrgetter
 from typing import Annotated, Any
 
@@ -17,39 +14,8 @@ from penstock.grammar.spec import GrammarSpec, text_without
 from penstock.interface.token_ids import check_token_ids
 from penstock.sampling.beam_search import BeamSearch
 from penstock.sampling.keywords import VllmKeywords
-from penstock.sampling.ranges import MAX_INT64, Range
-
-MAX_LOGPROBS = 20
-MAX_SEQUENCES = 128
-MAX_STOPS = 64
-MAX_STOP_CHARS = 1024
-"""Maximum number of characters in one stop string: its automaton takes some 400 bytes per
-character."""
-
-
-MAX_MAGNITUDE = 1e4
-"""Upper bound of temperatures and repetition penalties."""
-
-
-RANGES: Mapping[str, Range] = {
-    "n": Range(1, MAX_SEQUENCES),
-    "temperature": Range(0.0, MAX_MAGNITUDE),
-    "top_k": Range(-1, MAX_INT64),
-    "top_p": Range(0.0, 1.0, open_low=True),
-    "min_p": Range(0.0, 1.0),
-    "repetition_penalty": Range(0.0, MAX_MAGNITUDE, open_low=True),
-    "presence_penalty": Range(-2.0, 2.0),
-    "frequency_penalty": Range(-2.0, 2.0),
-    "repeat_last_n": Range(-1, MAX_INT64),
-    "seed": Range(-(2**63), 2**64 - 1),
-    "max_tokens": Range(1, MAX_INT64),
-    "min_tokens": Range(0, MAX_INT64),
-    "logprobs": Range(0, MAX_LOGPROBS),
-    "prompt_logprobs": Range(0, MAX_LOGPROBS),
-    "truncate_prompt_tokens": Range(-1, MAX_INT64),
-    "logit_bias": Range(-100.0, 100.0),
-}
-"""Allowed values of each option; for ``logit_bias``, of each token's bias."""
+from penstock.sampling.plain_values import PLAIN_TYPES, plain, plain_bias, plain_tuple
+from penstock.sampling.ranges import MAX_STOP_CHARS, MAX_STOPS, RANGES, Range
 
 
 class SamplingParams(
@@ -61,9 +27,9 @@ class SamplingParams(
     penalties (repetition, then frequency and presence), grammar, temperature, top-k, top-p, min-p.
     Log-probabilities are of the logits before all of them.
     Invalid values raise :class:`~penstock.errors.RequestError` from :meth:`validate`, which the
-    engine calls for every request. Numbers of NumPy are taken as Python's, a text for ``stop`` as
-    one stop, a number for ``stop_token_ids`` as one token, lists as tuples, and None for any option
-    as its default. ``structured_outputs`` (:class:`StructuredOutputsParams`, or a dict of its
+    engine calls for every request. Values are converted when they are set: NumPy's to Python's,
+    lists to tuples, a single text or number to a tuple of one, and None to the option's default.
+    ``structured_outputs`` (:class:`StructuredOutputsParams`, or a dict of its
     fields) is another form of ``grammar``; unknown options raise RequestError.
     """
 
@@ -188,12 +154,12 @@ class SamplingParams(
         ),
     ] = None
     beam_search: BeamSearch | None = None
-    """Searches for the likeliest outputs in place of drawing some: ``n`` of its ``width`` beams are
-    returned, the best one first. Nothing is returned before the search is over."""
+    """Searches for the likeliest outputs instead of sampling: the best ``n`` of ``width`` beams are
+    returned, the best one first, when the search is over."""
     grammar: GrammarSpec | None = None
-    """What the output must be, as a whole. Tokens that end the sequence and have no text (ends of
-    sequence, special ``stop_token_ids``) are allowed exactly where the output is complete; where
-    nothing can follow it ends, even before ``min_tokens`` and with ``ignore_eos``. Only
+    """The grammar of the whole output. Tokens that end the sequence and have no text (ends of
+    sequence, special ``stop_token_ids``) are allowed exactly where the output is complete. Where
+    nothing can follow, the output ends, even before ``min_tokens`` and with ``ignore_eos``. Only
     ``max_tokens``, the context, and stops that are text end it before it is complete."""
 
     def __post_init__(self) -> None:
@@ -209,11 +175,11 @@ class SamplingParams(
             return
         allowed = self.allowed_token_ids
         for name, value in (
-            ("stop", _together(self.stop, str)),
-            ("stop_token_ids", _together(self.stop_token_ids, int)),
-            ("bad_words", _together(self.bad_words, str)),
-            ("allowed_token_ids", None if allowed is None else _together(allowed, int)),
-            ("logit_bias", _plain_bias(self.logit_bias)),
+            ("stop", plain_tuple(self.stop, str)),
+            ("stop_token_ids", plain_tuple(self.stop_token_ids, int)),
+            ("bad_words", plain_tuple(self.bad_words, str)),
+            ("allowed_token_ids", None if allowed is None else plain_tuple(allowed, int)),
+            ("logit_bias", plain_bias(self.logit_bias)),
         ):
             if value is not getattr(self, name):
                 force_setattr(self, name, value)
@@ -221,8 +187,8 @@ class SamplingParams(
             value = getattr(self, name)
             if value is None and name not in _MAY_BE_NONE:
                 force_setattr(self, name, _DEFAULTS[name])
-            elif type(value) not in _PLAIN:
-                force_setattr(self, name, _plain(value))
+            elif type(value) not in PLAIN_TYPES:
+                force_setattr(self, name, plain(value))
 
     def validate(self, vocab_size: int | None = None) -> None:
         """Raise RequestError naming the first option that is out of range."""
@@ -309,12 +275,12 @@ class SamplingParams(
 
     @property
     def constraint(self) -> GrammarSpec | None:
-        """The grammar that the output must be of: :attr:`grammar`, or any text without
-        :attr:`bad_words`."""
+        """The grammar that restricts the output: :attr:`grammar`, or that of texts without
+        :attr:`bad_words`; None if neither is set."""
         return text_without(self.bad_words) if self.bad_words else self.grammar
 
     def _check_beams(self, search: BeamSearch) -> None:
-        """Raise RequestError unless the other options leave logits and texts as they are."""
+        """Raise RequestError if another option would change logits, or end texts."""
         if not isinstance(search, BeamSearch):
             raise RequestError(
                 f"beam_search must be a BeamSearch, not {shown(search)}", "beam_search"
@@ -375,7 +341,7 @@ _MAY_BE_NONE = frozenset(
 _DEFAULTS = {field.name: field.default for field in fields(SamplingParams)}
 _FIELDS = SamplingParams.__struct_fields__
 _LEADING = slice(min(map(_FIELDS.index, _MAY_BE_NONE)))
-"""The first fields, none of which may be None: looking at a slice takes less time."""
+"""The first fields, none of which may be None: checking a slice is faster than checking each."""
 _others = attrgetter(*(n for n in _SCALARS if n not in _MAY_BE_NONE and n not in _FIELDS[_LEADING]))
 _NO_BEAMS = (
     *("top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
@@ -383,48 +349,5 @@ _NO_BEAMS = (
     *("stop", "logit_bias", "allowed_token_ids", "bad_words", "grammar"),
 )
 """Options that would change which continuations are the likeliest, or end their texts."""
-_PLAIN = frozenset({int, float, bool, type(None)})
-
-
-_USUAL = _PLAIN | {tuple, GrammarSpec, BeamSearch}
-
-
-def _plain(value: Any) -> Any:
-    """The Python number, bool or text that ``value`` is one of; itself if it is something else."""
-    if type(value) in _PLAIN:
-        return value
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, numbers.Real):
-        try:
-            return float(value)
-        except OverflowError:
-            return math.inf
-    if isinstance(value, str):
-        return str(value)
-    # NumPy's bool is no number; asked for by name, so that a client need not import NumPy.
-    if type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
-        return bool(value)
-    return value
-
-
-def _together(value: Any, one: type[str] | type[int]) -> Any:
-    """A tuple of what ``value`` lists; of ``value`` where it is ``one``; itself otherwise."""
-    if type(value) is tuple and (not value or all(type(v) is one for v in value)):
-        return value
-    if value is None:
-        return ()
-    if isinstance(value, (list, tuple)):
-        return tuple(map(_plain, value))
-    if type(value).__name__ == "ndarray" and value.ndim == 1:
-        return tuple(value.tolist())
-    plain = _plain(value)
-    return (plain,) if type(plain) is one else value
-
-
-def _plain_bias(value: Any) -> Any:
-    if not isinstance(value, Mapping) or (
-        type(value) is dict and all(type(k) is int and type(v) in _PLAIN for k, v in value.items())
-    ):
-        return value
-    return {_plain(token): _plain(bias) for token, bias in value.items()}
+_USUAL = PLAIN_TYPES | {tuple, GrammarSpec, BeamSearch}
+"""Types of values that ``__post_init__`` leaves as they are."""

@@ -43,7 +43,7 @@ from penstock.interface.draft_tree import MAX_ROWS
 from penstock.interface.executor import Capabilities, Sampling, picked, run
 from penstock.interface.step import Int32s, StepInput
 from penstock.plan.kv_groups import KvGroups
-from penstock.sampling.params import MAX_LOGPROBS
+from penstock.sampling.ranges import MAX_LOGPROBS
 
 if TYPE_CHECKING:
     from penstock.backends.cuda.sampling.state import DeviceSampleState

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.engine.ipc.wire import ModelFacts
-from penstock.sampling.params import MAX_STOP_CHARS, MAX_STOPS, RANGES
-from penstock.sampling.ranges import Range
+from penstock.sampling.ranges import MAX_STOP_CHARS, MAX_STOPS, RANGES, Range
 from penstock.server.logs import LEVELS
 from penstock.server.openai.embeddings import MAX_INPUTS
 from penstock.server.openai.field_table import rules_of

@@ -12,7 +12,8 @@ from penstock.grammar.spec import GrammarSpec
 from penstock.interface.request_checks import check_output, truncated
 from penstock.sampling.beam_search import MAX_WIDTH, BeamSearch
 from penstock.sampling.defaults import SamplingDefaults
-from penstock.sampling.params import MAX_LOGPROBS, MAX_SEQUENCES, SamplingParams
+from penstock.sampling.params import SamplingParams
+from penstock.sampling.ranges import MAX_LOGPROBS, MAX_SEQUENCES
 from penstock.server.errors import ApiError
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest, Sampling
 

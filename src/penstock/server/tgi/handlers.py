@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.engine.ipc.wire import ModelFacts
-from penstock.sampling.params import MAX_SEQUENCES, MAX_STOPS
+from penstock.sampling.ranges import MAX_SEQUENCES, MAX_STOPS
 from penstock.server.engine import Engine
 from penstock.server.intake import Intake
 from penstock.server.openai.body import DialectDecoder

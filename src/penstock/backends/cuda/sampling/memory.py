@@ -14,7 +14,7 @@ from torch import Tensor
 from penstock.backends.cuda.sampling.kernels.report import TOP
 from penstock.backends.cuda.sampling.kernels.row import WIDTH
 from penstock.backends.cuda.sampling.kernels.truncate import BRACKET, LEVELS
-from penstock.sampling.params import MAX_LOGPROBS
+from penstock.sampling.ranges import MAX_LOGPROBS
 
 MAX_IN_FLIGHT = 2
 """Launches whose outcome may be waited for at a time."""

@@ -28,7 +28,8 @@ from penstock.interface.mask import TokenMask, words_for
 from penstock.interface.sampler import NewSequence, Sampled, Sampler, largest
 from penstock.interface.step import Float32s, StepResult
 from penstock.sampling.draw_arrays import draws64
-from penstock.sampling.params import MAX_LOGPROBS, SamplingParams
+from penstock.sampling.params import SamplingParams
+from penstock.sampling.ranges import MAX_LOGPROBS
 
 
 class DeviceSampler(Sampler[DeviceSampleState]):

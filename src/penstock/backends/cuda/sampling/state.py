@@ -15,7 +15,8 @@ from penstock.backends.cuda.sampling.memory import device_copy
 from penstock.backends.cuda.sampling.recent import RecentTokens
 from penstock.interface.sampler import NewSequence
 from penstock.interface.token_ids import check_token_ids
-from penstock.sampling.params import MAX_LOGPROBS, SamplingParams
+from penstock.sampling.params import SamplingParams
+from penstock.sampling.ranges import MAX_LOGPROBS
 from penstock.sampling.select import ONE
 from penstock.sampling.sequence import bias_of, ending_of
 
