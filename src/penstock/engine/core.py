@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +14,7 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache
 from penstock.config import EngineConfig
 from penstock.engine.adapters import AdapterStore
-from penstock.engine.beams import BeamGroups, beam_sampling, check_search
+from penstock.engine.beams import BeamGroups
 from penstock.engine.cached_blocks import CachedBlocks
 from penstock.engine.constraints import Constraints
 from penstock.engine.loader import (
@@ -28,8 +27,10 @@ from penstock.engine.loader import (
     state_limits,
 )
 from penstock.engine.masks import MaskThreads
-from penstock.engine.predicted import most_predicted, predicted_text, without_proposer
+from penstock.engine.predicted import predicted_text, without_proposer
 from penstock.engine.prompt_logprobs import PromptLogprobsTracker
+from penstock.engine.sequence_maker import SequenceMaker
+from penstock.engine.step_cycle import StepCycle
 from penstock.engine.step_runner import StepRunner
 from penstock.engine.updates import UpdateMaker, end_of, ends_of
 from penstock.errors import RequestError
@@ -41,40 +42,28 @@ from penstock.interface.messages import (
     FinishReason,
     SequenceUpdate,
 )
-from penstock.interface.request_checks import check_request
-from penstock.interface.sampler import NewSequence
 from penstock.kv_disk_config import BlockPlace
 from penstock.models.spec import ModelSpec
 from penstock.pooling.labels import Labels
-from penstock.pooling.task_check import check_task
 from penstock.processes.wake import Wake
 from penstock.resolved_config import ResolvedConfig
-from penstock.scheduler.draft import Draft
 from penstock.scheduler.limits import PROMPT_LOGIT_ROWS
 from penstock.scheduler.scheduler import Scheduler
-from penstock.scheduler.sequence import SequenceState, make_sequences
+from penstock.scheduler.sequence import SequenceState
 from penstock.weights.model_files import ModelFiles
 
 if TYPE_CHECKING:
     from penstock.engine.tiers.tiers import KvTiers
     from penstock.speculate.speculation import Speculation
 
-_PATIENCE_S = 0.002
-"""Longest time, in seconds, that a step waits for grammar masks while another step runs."""
-
 
 class EngineCore:
     """Schedules, runs and samples; knows token ids only. Not thread-safe.
 
-    :meth:`start` makes one from options, and :meth:`of` one of models that were loaded; the
-    constructor takes the parts, with the speculation that there is to be, and loads nothing.
+    :meth:`start` makes one from options, and :meth:`of` one of loaded models; the constructor takes
+    the parts and loads nothing. ``speculation`` is required where the options ask for it.
     A request that fails on the way (NaN logits, say) ends with ``FinishReason.ERROR`` and its
     message; the others go on.
-
-    With an executor of depth 2 a step is scheduled and submitted while the one before it runs, of
-    which :meth:`step` then returns what came; what comes is the same. Before a step for which
-    there may be drafts, and after one that has some, the step in flight is taken in first. Of
-    deeper ones, and of those that know no placeholders, sequences are divided among as many steps.
     """
 
     def __init__(
@@ -86,7 +75,7 @@ class EngineCore:
         adapters: AdapterStore | None = None,
         files: ModelFiles | None = None,
     ) -> None:
-        """``files`` is the model, where it was opened before."""
+        """``files`` are the model's, if they have been opened."""
         config = engine_plan.config
         if speculation is None and config.speculative is not None:
             raise ValueError("the options ask for speculation, which was not given")
@@ -95,10 +84,6 @@ class EngineCore:
         self._executor = executor
         self._speculation = speculation
         able = executor.capabilities
-        self._places_ahead = able.depth > 1 and able.placeholders
-        self._draws_ahead = able.draws_ahead
-        self._late_masks = able.late_masks
-        self._most_logprobs = able.most_logprobs
         cache = KvCache(
             executor.num_blocks,
             BLOCK_SIZE,
@@ -107,7 +92,7 @@ class EngineCore:
             states=state_limits(engine_plan),
         )
         self.wake: Wake | None = None
-        """Set when there is work that no call has brought; None where there is none such."""
+        """Set when there is work that no call has brought; None if all work comes by calls."""
         self._tiers: KvTiers | None = None
         if config.kv_disk is not None or config.kv_host_bytes:
             from penstock.engine.tiers.station import open_tiers
@@ -130,15 +115,18 @@ class EngineCore:
             draft_rows=config.max_num_seqs * (config.rows_per_sequence - 1),
             gate=self._tiers,
         )
-        self._most_predicted = most_predicted(engine_plan, able)
-        self._sampler = executor.sampler
-        self._seeds = random.Random(config.seed)
+        self._sequences = SequenceMaker(
+            engine_plan,
+            executor,
+            self._scheduler,
+            self.adapters,
+            drafts_follow=speculation is not None and speculation.follows_tokens,
+        )
         self._prompts = PromptLogprobsTracker()
         self._constraints = Constraints(
             config.tokenizer_path, self.spec.vocab_size, self.spec.eos_token_ids, mask_threads
         )
         self._beams = BeamGroups(self._scheduler)
-        self._updates = UpdateMaker(self._scheduler, self._constraints, self._beams, self._prompts)
         self._runner = StepRunner(
             executor,
             self._scheduler,
@@ -146,6 +134,13 @@ class EngineCore:
             self._prompts,
             None if self._speculation is None else self._speculation.typical,
             caches=bool(engine_plan.plan.kv_layers),
+        )
+        self._cycle = StepCycle(
+            self._scheduler,
+            self._constraints,
+            self._runner,
+            UpdateMaker(self._scheduler, self._constraints, self._beams, self._prompts),
+            able.late_masks,
         )
 
     @classmethod
@@ -156,7 +151,7 @@ class EngineCore:
         files: ModelFiles | None = None,
         progress: ProgressCallback = no_progress,
     ) -> EngineCore:
-        """Load what ``config`` asks for; ``files`` is its model, where that was opened before.
+        """Load what ``config`` asks for; ``files`` are its model's, if they have been opened.
 
         Raises ConfigError, ModelError or WeightError.
         """
@@ -195,8 +190,8 @@ class EngineCore:
 
     @property
     def labels(self) -> Labels | None:
-        """What the model tells texts by, where it classifies."""
-        return None if self.spec.classifier is None else self.spec.classifier.labels
+        """The labels by which the model classifies texts; None if it does not classify."""
+        return self._sequences.labels
 
     @property
     def max_model_len(self) -> int:
@@ -204,8 +199,8 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything, if only wait for one whose sequences have ended, or
-        for a grammar."""
+        """Whether a step would do anything, even if it only waits: for a step in flight whose
+        sequences have ended, or for a grammar."""
         if self._steps_wait or self._constraints.num_waiting > 0:
             return True
         return self._tiers is not None and self._tiers.has_work
@@ -221,8 +216,8 @@ class EngineCore:
 
     @property
     def blocks(self) -> CachedBlocks | None:
-        """The blocks of the cache as bytes, to be used between steps; None where the executor does
-        not give them, or steps overlap."""
+        """The blocks of the cache as bytes, to be used between steps; None if the executor does
+        not read and write blocks, or steps overlap."""
         return _blocks(self._scheduler.cache, self._executor)
 
     @property
@@ -244,64 +239,25 @@ class EngineCore:
 
     def check(self, request: EngineRequest) -> None:
         """Raise RequestError if the request could not be served; changes nothing."""
-        spec, answer = self.spec, request.params if request.pooling is None else None
-        check_task(request.pooling, self.labels)
-        check_request(request, spec.vocab_size, self.config.lengths, spec.hidden_size)
-        self._scheduler.check(len(request.prompt_token_ids), answer)
-        if answer is not None and answer.beam_search is not None:
-            check_search(
-                answer,
-                self.spec,
-                self._most_logprobs,
-                self._speculation is not None and self._speculation.follows_tokens,
-            )
-        self.adapters.find(request.adapter)
-        if request.prediction and not self._most_predicted:
-            raise RequestError(
-                "this model's steps cannot take back what was drafted of a prediction, as it is "
-                "served; leave it out, or start the server with --speculative ngram",
-                "prediction",
-            )
+        self._sequences.check(request)
 
     def add_request(self, request: EngineRequest) -> None:
         """Queue a request; raises RequestError and changes nothing if it cannot be served."""
         self.check(request)
-        params, adapter = request.params, self.adapters.find(request.adapter)
+        params = request.params
         if self._constraints.holds(request.request_id) or (
             params.is_constrained and self._scheduler.holds(request.request_id)
         ):
             raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
+        leader = self._sequences.make(request)
         if request.pooling is not None:
-            pooled = make_sequences(request, seed=0, adapter=adapter)
-            self._scheduler.add(pooled)
-            if self._tiers is not None:
-                self._tiers.expect(pooled)
+            self._queue(leader)
             return
-        seed = params.seed if params.seed is not None else self._seeds.getrandbits(64)
-        leader = make_sequences(request, seed, self.spec.eos_token_ids, adapter)
-        sampled = params
-        if params.beam_search is not None:
-            sampled = beam_sampling(params, len(leader.ending_token_ids), self.spec.vocab_size)
-        for sequence in (leader, *leader.siblings):
-            sequence.sampling_state = state = self._sampler.state(
-                NewSequence(
-                    sampled,
-                    sequence.key,
-                    request.prompt_token_ids,
-                    self.spec.vocab_size,
-                    self.spec.eos_token_ids,
-                )
-            )
-            # The next mask depends on the token.
-            if self._places_ahead and not params.is_constrained and not sequence.is_beam:
-                sequence.runs_ahead = self._draws_ahead or state.greedy
         if self._tiers is not None and request.keep_s > 0:
             self._tiers.keep(leader, request.keep_s)
         constraint = params.constraint
         if constraint is None:
-            self._scheduler.add(leader)
-            if self._tiers is not None:
-                self._tiers.expect(leader)
+            self._queue(leader)
         else:
             self._constraints.add(leader, constraint)
         if params.beam_search is not None:
@@ -313,7 +269,13 @@ class EngineCore:
                 self._speculation = without_proposer(self._runner.num_in_flight)
             text = predicted_text(request.prediction)
             for sequence in (leader, *leader.siblings):
-                self._speculation.expect(sequence, text, self._most_predicted)
+                self._speculation.expect(sequence, text, self._sequences.most_predicted)
+
+    def _queue(self, leader: SequenceState) -> None:
+        """Let the scheduler start a request, and the tiers look for its prefix."""
+        self._scheduler.add(leader)
+        if self._tiers is not None:
+            self._tiers.expect(leader)
 
     def abort(self, request_ids: Iterable[str], index: int | None = None) -> list[SequenceUpdate]:
         """Stop these requests and free what they hold; unknown or ended ids are ignored.
@@ -334,7 +296,8 @@ class EngineCore:
     def step(self) -> list[SequenceUpdate]:
         """Run one step, if there is work; returns what it produced.
 
-        Where steps overlap: submit one, and return what the one before it produced.
+        Where steps overlap (:class:`~penstock.engine.step_cycle.StepCycle`): submit one, and return
+        what the one before it produced.
         """
         if self._tiers is not None:
             return self._tiered_step(self._tiers)
@@ -342,11 +305,11 @@ class EngineCore:
 
     def _plain_step(self) -> list[SequenceUpdate]:
         if self._constraints.num_waiting:
-            return [*self._admit(), *self._step()]
-        return self._step()
+            return [*self._admit(), *self._cycle.advance(self._speculation)]
+        return self._cycle.advance(self._speculation)
 
     def _tiered_step(self, tiers: KvTiers) -> list[SequenceUpdate]:
-        """A step, and what moves between the cache and the tiers below it before."""
+        """Move blocks between the cache and the tiers below it, then run a step."""
         for sequence in tiers.advance(self.num_running):
             self._scheduler.put_back(sequence)
         if not self._steps_wait and not self._constraints.num_waiting:
@@ -358,12 +321,11 @@ class EngineCore:
         return updates
 
     def _admit(self) -> list[SequenceUpdate]:
-        """Queue the requests whose grammars are compiled; returns the end of those that failed."""
+        """Queue the requests whose grammars have been compiled; returns the ends of those whose
+        grammars could not be."""
         ready, failed = self._constraints.compiled(patiently=not self._steps_wait)
         for leader in ready:
-            self._scheduler.add(leader)
-            if self._tiers is not None:
-                self._tiers.expect(leader)
+            self._queue(leader)
         updates = []
         for leader, message in failed:
             self._prompts.pop(leader.request_id)
@@ -371,49 +333,6 @@ class EngineCore:
                 updates.append(end_of(sequence, FinishReason.ERROR, message))
                 updates[-1].refused = True
         return updates
-
-    def _step(self) -> list[SequenceUpdate]:
-        constraints = self._constraints
-        ended: list[SequenceUpdate] = []
-        if constraints.active and constraints.num_awaiting:
-            ended = [self._scheduler.conclude(sequence) for sequence in constraints.release()]
-        drafts, features = None, False
-        if self._speculation is not None:
-            if self._must_be_taken_in(self._speculation):
-                ended += self._updates.take_in(self._runner.take_in(), self._speculation)
-            drafts = self._drafts(self._speculation)
-        masks_pending = may_be_late = False
-        if constraints.active:
-            if not self._late_masks and drafts:  # the host draws, when the logits are there
-                may_be_late = True
-            elif not self._late_masks:
-                constraints.wait_for_all(_PATIENCE_S)
-            masks_pending = constraints.num_awaiting > 0
-        step = self._scheduler.schedule(drafts, masks_pending)
-        if step is None and masks_pending and not self._runner.in_flight:
-            if not ended:
-                constraints.wait()
-            return ended
-        if self._speculation is not None and step is not None:
-            features = self._speculation.wants_features(step)
-        ended += self._updates.take_in(
-            self._runner.advance(step, features, may_be_late), self._speculation
-        )
-        return ended
-
-    def _must_be_taken_in(self, speculation: Speculation) -> bool:
-        """Whether a step is in flight whose tokens the next one's drafts, or lack of them, need."""
-        if not self._runner.in_flight:
-            return False
-        return not self._runner.can_go_on or speculation.may_draft(
-            self._scheduler.running, self._scheduler.max_num_batched_tokens
-        )
-
-    def _drafts(self, speculation: Speculation) -> dict[SequenceState, Draft]:
-        if self._runner.in_flight:
-            speculation.skip()
-            return {}
-        return speculation.drafts(self._scheduler.running, self._scheduler.max_num_batched_tokens)
 
     def stats(self) -> EngineStats:
         stats = self._scheduler.stats()
@@ -436,9 +355,9 @@ class EngineCore:
         return self._scheduler.cache.changes_after(position)
 
     def reset_prefix_cache(self) -> None:
-        """Forget every cached prefix, and what drafts were made from of requests that ended.
+        """Forget every cached prefix, and the texts of ended requests that drafts are made from.
 
-        What runs is not disturbed.
+        Running requests are not disturbed.
         """
         self._scheduler.cache.reset()
         if self._tiers is not None:
@@ -451,7 +370,7 @@ class EngineCore:
         return self.adapters.load(Path(path)).digest
 
     def drop_adapter(self, digest: str) -> None:
-        """Forget an adapter; what uses it goes on."""
+        """Forget an adapter; requests that use it go on."""
         self.adapters.drop(digest)
 
     def check_integrity(self) -> None:
