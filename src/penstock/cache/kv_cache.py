@@ -35,7 +35,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 
 from penstock.cache.block_table import BlockTable
-from penstock.cache.changes import CacheChanges, ChangeLog
+from penstock.cache.changes import CacheChanges
 from penstock.cache.geometry import (
     Window,
     first_seen_block,
@@ -54,7 +54,7 @@ from penstock.cache.state_slots import Snapshot, StateCopy, StateHold, StateLimi
 BlockCopy = tuple[int, int]
 """Source and target block id of a copy."""
 
-_NOWHERE = 0  # what forgotten places of a prefix name: a block that there always is
+_NOWHERE = 0  # block id of places that a table does not hold: nothing is read there
 
 
 class KvCache:
@@ -74,7 +74,7 @@ class KvCache:
         enable_prefix_caching: bool = True,
         states: StateLimits | None = None,
     ) -> None:
-        """``states``: where layers keep states, how many there are."""
+        """``states``: how many state slots there are, if layers keep states."""
         if block_size < 1:
             raise ValueError(f"block_size must be at least 1, not {block_size}")
         if not windows or any(w is not None and window_size(w) < 1 for w in windows):
@@ -97,7 +97,7 @@ class KvCache:
 
     @property
     def forgets(self) -> bool:
-        """Whether sequences give blocks back while they run."""
+        """Whether sequences give blocks back while they run: a group has a window."""
         return bool(self._windowed)
 
     @property
@@ -156,8 +156,8 @@ class KvCache:
         return self._prefixes.keys(table, tokens, count)
 
     def follow(self) -> deque[Published]:
-        """Tell whoever asks what is published from now on: it is appended to what is returned, and
-        not remembered when it is taken from there."""
+        """Return a queue to which whatever is published from now on is appended; its one follower
+        takes it from there."""
         news = deque[Published]()
         self._prefixes.followers.append(news)
         return news
@@ -278,8 +278,11 @@ class KvCache:
     def has_place_after(
         self, published: Iterable[tuple[BlockTable, int]], freed: Iterable[BlockTable] = ()
     ) -> bool:
-        """Whether a block of each group will be free when the first tables are published so far
-        (:meth:`publish`), which gives back what lies behind windows, and the others are freed."""
+        """Whether every group can have one more block when the steps in flight have been taken in.
+
+        ``published`` are tables, each with the number of tokens up to which it will be published
+        (:meth:`publish`), which gives back what lies behind windows; ``freed`` will be freed.
+        """
         free, counts = self._pool.num_free, self._pool.ref_counts
         owners = Counter[int]()  # forks give a shared block back together
         for table, num_computed in published:
@@ -348,8 +351,8 @@ class KvCache:
             table.private = True
 
     def compose_states(self, reached: Iterable[tuple[BlockTable, int]]) -> list[list[Snapshot]]:
-        """Note that a step brings the states of these tables to so many tokens; returns, of each,
-        the snapshots of it that the step stores on the way."""
+        """Note that a step brings the states of these tables to so many tokens; returns, for each
+        table, the snapshots of its state that the step stores on the way."""
         assert self._states is not None
         holds: list[tuple[StateHold, int]] = []
         for table, end in reached:
@@ -362,20 +365,14 @@ class KvCache:
         return [] if self._states is None else self._states.take_copies()
 
     def changes_after(self, position: int | None) -> CacheChanges:
-        """How the keys that can be found changed since a follower was at a position; None: it knows
-        none.
+        """How the keys that can be found have changed since a follower was at ``position``; None:
+        it knows no keys.
 
-        Changes are noted from the first call on. Of several groups of layers the first that has
-        no window stands for all: what others lack of a prefix, behind windows or of states, is
-        not told.
+        The first group of layers without a window stands for all: what others lack of a prefix,
+        behind windows or of states, is not reported.
         """
-        index = self._index
-        if index.log is None:
-            whole = (group for group, window in enumerate(self.windows) if window is None)
-            index.logged = next(whole, 0)
-            index.log = ChangeLog()
-            position = None
-        return index.log.after(position, index.keys(index.logged))
+        whole = (group for group, window in enumerate(self.windows) if window is None)
+        return self._index.changes_after(position, next(whole, 0))
 
     def slots(self) -> tuple[int, int]:
         """(allocated, filled) token slots of the blocks that sequences hold, shared ones once."""
@@ -397,12 +394,12 @@ class KvCache:
             self._states.check_integrity([hold for hold in holds if hold is not None])
 
     def _places(self, num_tokens: int) -> int:
-        """Blocks of each group for so many tokens, if none is given back."""
+        """Number of blocks that each group needs for so many tokens, if none is given back."""
         return -(-num_tokens // self.block_size)
 
     def _forget(self, table: BlockTable, num_computed: int) -> None:
-        """Give back the blocks that no token from ``num_computed`` on sees, the first ones first:
-        they were seen least recently."""
+        """Give back the blocks that no token from ``num_computed`` on sees, in the order in which
+        they were seen last, so that the least recent are reused first."""
         size, pool = self.block_size, self._pool
         for group, window in self._windowed:
             first, blocks = first_seen_block(window, num_computed, size), table.blocks[group]

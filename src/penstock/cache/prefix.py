@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Iterable, KeysView, Sequence
 from hashlib import blake2b
 
-from penstock.cache.changes import ChangeLog
+from penstock.cache.changes import CacheChanges, ChangeLog
 
 Key = bytes
 _KEY_BYTES = 16
@@ -43,14 +43,11 @@ def chain_keys(salt: str, tokens: array[int], count: int, block_size: int) -> li
 
 
 class PrefixIndex:
-    """One block per key and group of layers, and one key and group per block.
-
-    ``log``, where there is one, is told how the keys of group ``logged`` change.
-    """
+    """One block per key and group of layers, and one key and group per block."""
 
     def __init__(self, num_groups: int = 1) -> None:
-        self.log: ChangeLog | None = None
-        self.logged = 0
+        self._log: ChangeLog | None = None  # how the keys of one group change, once that was asked
+        self._logged = 0
         self._blocks: tuple[dict[Key, int], ...] = tuple({} for _ in range(num_groups))
         self._keys: dict[int, Key] = {}
         self._groups: dict[int, int] | None = None if num_groups == 1 else {}  # of known blocks
@@ -71,8 +68,8 @@ class PrefixIndex:
     def publish(self, key: Key, block: int, group: int = 0) -> None:
         """Make ``block`` findable, unless another block has the same content already."""
         if self._blocks[group].setdefault(key, block) == block:
-            if self.log is not None and group == self.logged and block not in self._keys:
-                self.log.add(key)
+            if self._log is not None and group == self._logged and block not in self._keys:
+                self._log.add(key)
             self._keys[block] = key
             if self._groups is not None:
                 self._groups[block] = group
@@ -80,7 +77,7 @@ class PrefixIndex:
     def publish_several(self, keys: Sequence[Key], blocks: Sequence[int], group: int) -> None:
         """Publish blocks of a group, each with its key."""
         publish, known, groups = self._blocks[group].setdefault, self._keys, self._groups
-        if self.log is not None and group == self.logged:
+        if self._log is not None and group == self._logged:
             for key, block in zip(keys, blocks, strict=True):
                 self.publish(key, block, group)
             return
@@ -96,13 +93,13 @@ class PrefixIndex:
         if key is not None:
             group = 0 if self._groups is None else self._groups.pop(block)
             del self._blocks[group][key]
-            if self.log is not None and group == self.logged:
-                self.log.remove((key,))
+            if self._log is not None and group == self._logged:
+                self._log.remove((key,))
 
     def drop_several(self, blocks: Iterable[int]) -> None:
         """Forget those of ``blocks`` that are known."""
         forget, found, groups = self._keys.pop, self._blocks, self._groups
-        if self.log is not None:
+        if self._log is not None:
             for block in blocks:
                 self.drop(block)
             return
@@ -117,8 +114,19 @@ class PrefixIndex:
         self._keys.clear()
         if self._groups is not None:
             self._groups.clear()
-        if self.log is not None:
-            self.log.clear()
+        if self._log is not None:
+            self._log.clear()
+
+    def changes_after(self, position: int | None, group: int) -> CacheChanges:
+        """How the keys of ``group`` have changed since a follower was at ``position``
+        (:meth:`ChangeLog.after`); None: it knows no keys.
+
+        Changes are logged from the first call on, for its group alone.
+        """
+        if self._log is None:
+            self._log, self._logged, position = ChangeLog(), group, None
+        assert group == self._logged, "only one group's keys are logged"
+        return self._log.after(position, self.keys(group))
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless the two directions mirror each other."""
