@@ -93,7 +93,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The engine artifact from which max_input_len and max_output_len were taken; None: they are
     options of this start."""
     target_path: str | None = None
-    """For draft heads that share weights with their target model, the target's checkpoint."""
+    """The target's checkpoint, for draft heads that share weights with it; otherwise None."""
     notes: tuple[str, ...] = ()
     """Lines for the user who starts the engine."""
 
