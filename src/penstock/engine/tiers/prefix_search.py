@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from penstock.cache.geometry import first_seen_block
+from penstock.cache.geometry import Window, first_seen_block
 from penstock.cache.kv_cache import KvCache
 from penstock.cache.prefix import Key
 from penstock.engine.cached_blocks import CachedBlocks
@@ -15,6 +15,7 @@ from penstock.scheduler.sequence import SequenceState
 
 PIECE_BYTES: Final = 8 << 20
 """About as many bytes are read, and put into the cache, at once."""
+_POOL: Final = -1
 
 
 class TieredPrefix(NamedTuple):
@@ -36,6 +37,28 @@ class Look(NamedTuple):
     """Blocks of its prefix that the pool had."""
 
 
+class _Whereabouts:
+    """Where blocks are: each is looked for once, so that a search agrees with itself while a disk's
+    writer makes room."""
+
+    def __init__(self, blocks: CachedBlocks, stores: Sequence[BlockStore]) -> None:
+        self._blocks = blocks
+        self._stores = stores
+        self._found: dict[tuple[Key, int], int | None] = {}
+
+    def of(self, key: Key, group: int) -> int | None:
+        """:data:`_POOL`, the number of the first store that has the block, or None."""
+        name = key, group
+        if name not in self._found:
+            self._found[name] = self._look(key, group)
+        return self._found[name]
+
+    def _look(self, key: Key, group: int) -> int | None:
+        if self._blocks.has(key, group):
+            return _POOL
+        return next((i for i, store in enumerate(self._stores) if store.holds(key, group)), None)
+
+
 class PrefixSearch:
     """Looks for prefixes in the pool and the stores below it together, as the cache itself finds
     them."""
@@ -55,28 +78,19 @@ class PrefixSearch:
 
     def longest(self, sequence: SequenceState, stores: int) -> TieredPrefix:
         """The longest prefix that the pool and the first ``stores`` have together."""
-        size, windows = self._blocks.block_size, self._blocks.windows
+        size = self._blocks.block_size
         limit = len(sequence.token_ids) - 1
         found = self.found(sequence)
         keys = self._cache.keys(sequence.table, sequence.token_ids, limit // size)
+        where = _Whereabouts(self._blocks, self._stores[:stores])
         count = found
-        while count < len(keys) and all(self._has(keys[count], g, stores) for g in self._whole):
+        while count < len(keys) and all(where.of(keys[count], g) is not None for g in self._whole):
             count += 1
-        count = max(self._within_windows(keys, count, stores), found)
+        count = max(self._within_windows(keys, count, where), found)
         wanted: list[Wanted] = []
-        for group, window in enumerate(windows):
-            if count == found:
-                continue
-            start = 0 if window is None else first_seen_block(window, count * size, size)
-            places: list[list[int]] = [[] for _ in range(stores)]
-            for place in range(start, count):
-                if not self._blocks.has(keys[place], group):
-                    places[self._store(keys[place], group)].append(place)
-            each = max(PIECE_BYTES // self._blocks.group_bytes[group], 1)
-            for store, own in enumerate(places):
-                for begin in range(0, len(own), each):
-                    part = tuple(own[begin : begin + each])
-                    wanted.append(Wanted(group, part, tuple(keys[i] for i in part), store))
+        if count > found:
+            for group, window in enumerate(self._blocks.windows):
+                wanted += self._wanted(keys[:count], group, window, where)
         return TieredPrefix(keys[:count], wanted, found)
 
     def use(self, keys: list[Key]) -> None:
@@ -87,7 +101,26 @@ class PrefixSearch:
             for store in self._stores:
                 store.use(keys[start:], group)
 
-    def _within_windows(self, keys: list[Key], count: int, stores: int) -> int:
+    def _wanted(
+        self, keys: list[Key], group: int, window: Window | None, where: _Whereabouts
+    ) -> list[Wanted]:
+        """What is to be read of one group of layers, in pieces of one store each."""
+        size, count = self._blocks.block_size, len(keys)
+        start = 0 if window is None else first_seen_block(window, count * size, size)
+        places: dict[int, list[int]] = {}
+        for place in range(start, count):
+            store = where.of(keys[place], group)
+            if store is not None and store != _POOL:
+                places.setdefault(store, []).append(place)
+        each = max(PIECE_BYTES // self._blocks.group_bytes[group], 1)
+        wanted = []
+        for store in sorted(places):
+            for begin in range(0, len(places[store]), each):
+                part = tuple(places[store][begin : begin + each])
+                wanted.append(Wanted(group, part, tuple(keys[i] for i in part), store))
+        return wanted
+
+    def _within_windows(self, keys: list[Key], count: int, where: _Whereabouts) -> int:
         """How many of ``count`` blocks are a prefix of which groups with windows have what is seen,
         too."""
         size = self._blocks.block_size
@@ -97,19 +130,9 @@ class PrefixSearch:
             group, window = windowed[at]
             first = first_seen_block(window, count * size, size)
             places = range(count - 1, first - 1, -1)
-            missing = next((i for i in places if not self._has(keys[i], group, stores)), None)
+            missing = next((i for i in places if where.of(keys[i], group) is None), None)
             if missing is not None:  # nor does any longer prefix that sees it
                 count, agreeing = missing, -1
             agreeing += 1
             at = (at + 1) % len(windowed)
         return count
-
-    def _has(self, key: Key, group: int, stores: int) -> bool:
-        """Whether the pool or one of the first ``stores`` has a block."""
-        return self._blocks.has(key, group) or any(
-            store.holds(key, group) for store in self._stores[:stores]
-        )
-
-    def _store(self, key: Key, group: int) -> int:
-        """The number of the first store that has a block; one of them does."""
-        return next(i for i, store in enumerate(self._stores) if store.holds(key, group))
