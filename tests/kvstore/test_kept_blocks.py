@@ -85,6 +85,43 @@ def test_they_take_no_more_than_their_share(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_refusal_does_not_look_at_all_that_are_kept() -> None:
+    """Every block of every prompt is refused while the share is taken."""
+    compared = 0
+
+    class Time(float):
+        """Counts how often it is compared."""
+
+        __hash__ = float.__hash__
+
+        def __lt__(self, other: float) -> bool:
+            nonlocal compared
+            compared += 1
+            return float(self) < other
+
+        def __le__(self, other: float) -> bool:
+            nonlocal compared
+            compared += 1
+            return float(self) <= other
+
+        def __gt__(self, other: float) -> bool:
+            nonlocal compared
+            compared += 1
+            return float(self) > other
+
+    most = 1000
+    kept = KeptBlocks(most)
+    for number in range(most):
+        assert kept.add(key(number), Time(1000.0 + number), 0.0)
+    compared = 0
+    assert not any(kept.add(key(most + number), Time(5000.0), 1.0) for number in range(most))
+    assert compared < 10 * most
+    # Each that is over makes room for another.
+    assert kept.add(key(most), Time(5000.0), 1000.0)
+    assert not kept.add(key(most + 1), Time(5000.0), 1000.0)
+    assert kept.until(key(0)) == 0.0
+
+
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 20)), max_size=60), st.integers(0, 8))
 def test_times_are_the_longest_that_were_asked_for(asked: list[tuple[int, int]], most: int) -> None:
     kept, expected, now = KeptBlocks(most), dict[bytes, float](), 0.0

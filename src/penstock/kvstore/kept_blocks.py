@@ -1,14 +1,15 @@
-"""Until when blocks are to stay that somebody has asked to."""
+"""Until when blocks are kept that somebody has asked for."""
 
 from __future__ import annotations
 
+import heapq
 from typing import Final
 
 from penstock.kvstore.blocks import Name
 
 MOST_KEPT_S: Final = 86_400.0
 """Longest time for which blocks are kept at once."""
-_LEAST_SWEPT: Final = 1024
+_STALE: Final = 64
 
 
 class KeptBlocks:
@@ -18,7 +19,8 @@ class KeptBlocks:
     def __init__(self, most: int) -> None:
         self._most = most
         self._until: dict[Name, float] = {}
-        self._sweep_at = _LEAST_SWEPT
+        self._ends: list[tuple[float, Name]] = []
+        """A heap of the times; those that were extended are there with their former times, too."""
 
     def __len__(self) -> int:
         return len(self._until)
@@ -29,18 +31,24 @@ class KeptBlocks:
 
     def add(self, name: Name, until: float, now: float) -> bool:
         """Keep a block until a time, or longer if that was asked for before; returns False, and
-        does not, where there are too many."""
+        does not, where there are too many.
+
+        A refusal costs as little as anything else: where the share is taken, every block of every
+        prompt that is to be kept is refused, under a lock that the engine's thread waits for.
+        """
+        self._forget_ended(now)
         before = self._until.get(name)
-        if before is None:
-            if len(self._until) >= min(self._most, self._sweep_at):
-                self._sweep(now)
-            if len(self._until) >= self._most:
-                return False
-        self._until[name] = until if before is None else max(before, until)
+        if before is None and len(self._until) >= self._most:
+            return False
+        if before is None or before < until:
+            self._until[name] = until
+            heapq.heappush(self._ends, (until, name))
+            if len(self._ends) > 2 * len(self._until) + _STALE:
+                self._ends = sorted((until, name) for name, until in self._until.items())
         return True
 
-    def _sweep(self, now: float) -> None:
-        """Forget the times that are over. Looks at all, so it waits until there are twice as
-        many, or there is no room."""
-        self._until = {name: until for name, until in self._until.items() if until > now}
-        self._sweep_at = max(2 * len(self._until), _LEAST_SWEPT)
+    def _forget_ended(self, now: float) -> None:
+        while self._ends and self._ends[0][0] <= now:
+            until, name = heapq.heappop(self._ends)
+            if self._until.get(name) == until:
+                del self._until[name]
