@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -150,3 +151,28 @@ def test_staging_holds_a_block_of_any_size() -> None:
 def test_memory_that_the_system_has_not_is_refused(device: Any) -> None:
     with pytest.raises(MemoryError, match="bytes"):
         pinned(1 << 60, device)
+
+
+def test_memory_is_given_back_to_the_driver_before_the_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With its last view: what is not mapped any more may be another's by then."""
+    mapped: list[bool] = []
+
+    def is_mapped(address: int) -> bool:
+        with open("/proc/self/maps", encoding="ascii") as maps:
+            ranges = [line.split()[0].split("-") for line in maps]
+        return any(int(first, 16) <= address < int(end, 16) for first, end in ranges)
+
+    runtime = SimpleNamespace(
+        cudaHostRegister=lambda *args: 0,
+        cudaHostUnregister=lambda address: mapped.append(is_mapped(address)),
+    )
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    memory = pinned(100_001, torch.device("cuda"))
+    assert len(memory) == 100_001
+    view = torch.from_numpy(memory[4096:8192].view(np.int32))
+    del memory
+    assert not mapped
+    del view
+    assert mapped == [True]

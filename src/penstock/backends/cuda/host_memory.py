@@ -34,5 +34,6 @@ def pinned(size: int, device: torch.device) -> Bytes:
         if code:
             why = first_line(torch.cuda.CudaError(code))
             raise MemoryError(f"{size:,} bytes cannot be pinned for the GPU: {why}")
-        weakref.finalize(pages, runtime.cudaHostUnregister, address)
+        # Not with ``pages``, which are unmapped before anybody is told of their end.
+        weakref.finalize(memory, runtime.cudaHostUnregister, address)
     return memory[:size]
