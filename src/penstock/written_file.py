@@ -1,5 +1,5 @@
 """Writes files whose errors name them, as those of opening a file do and those of writing do not:
-a full disk is noticed by the latter alone."""
+a full disk is noticed by the latter alone. And has names of files survive a loss of power."""
 
 from __future__ import annotations
 
@@ -54,3 +54,12 @@ def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
                 file.flush()
             except OSError as error:
                 raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def sync_folder(path: Path) -> None:
+    """Sync the folder ``path``, so that files created or renamed in it survive a loss of power."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

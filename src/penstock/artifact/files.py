@@ -52,12 +52,3 @@ def _user(uid: int) -> str:
         return f"user {pwd.getpwuid(uid).pw_name}"
     except KeyError:
         return f"user {uid}"
-
-
-def sync_folder(path: Path) -> None:
-    """Sync the folder ``path``, so that files created or renamed in it survive a loss of power."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.artifact.files import plain, remove_tree, size, sync_folder
+from penstock.artifact.files import plain, remove_tree, size
 from penstock.artifact.format import (
     CHUNK_BYTES,
     MANIFEST,
@@ -35,6 +35,7 @@ from penstock.artifact.tuned import MOST_TUNINGS, decode_tunings, encode_tunings
 from penstock.errors import ArtifactError
 from penstock.interface.tuning import Tuning, put_among
 from penstock.interface.weights import PackedRegions
+from penstock.written_file import sync_folder
 
 KEEP_FREE: Final = 0.1
 """Share of the file system that stays free when an artifact is kept without being asked for."""

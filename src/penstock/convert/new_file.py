@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from penstock.artifact.files import sync_folder
 from penstock.errors import ConfigError, PenstockError
+from penstock.written_file import sync_folder
 
 _SUFFIX: Final = ".partial"
 

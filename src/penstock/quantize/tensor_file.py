@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.artifact.files import sync_folder
+from penstock.written_file import sync_folder
 
 DTYPES: Final = {
     "float32": "F32",

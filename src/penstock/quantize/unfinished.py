@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from penstock.artifact.files import remove_tree, sync_folder
+from penstock.artifact.files import remove_tree
 from penstock.errors import ConfigError
 from penstock.models.json_objects import read_json_object
 from penstock.quantize.tensor_file import NewTensor, write_tensors
 from penstock.weights.safetensors import INDEX, SafetensorsFile
-from penstock.written_file import write_json
+from penstock.written_file import sync_folder, write_json
 
 RECORD: Final = "penstock_quantization.json"
 """The file that says how a checkpoint was made."""
