@@ -177,7 +177,7 @@ class Machine(RuleBasedStateMachine):
         memory = self.memory.take(store.read_bytes(len(numbers)))
         past_cache = bool(sum(numbers) % 2)
         keys = [key(number) for number in numbers]
-        done, content = store.read(keys, group, memory, past_cache)
+        done, content, _ = store.read(keys, group, memory, past_cache)
         assert done >= least
         rows = content.data.reshape(done, SIZES[group])
         for number, row, checksum in zip(numbers, rows, content.checksums, strict=False):

@@ -86,7 +86,7 @@ def fill(store: KvStore, count: int) -> None:
 
 def same(store: KvStore, numbers: Sequence[int], group: int = 0) -> bool:
     """Whether all of these blocks are found, and what they were."""
-    done, content = store.read([key(number) for number in numbers], group)
+    done, content, _ = store.read([key(number) for number in numbers], group)
     rows = content.data.reshape(done, -1) if done else content.data
     return done == len(numbers) and all(
         (row == block(number, group).data).all() and sum_ == block(number, group).checksum

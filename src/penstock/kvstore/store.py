@@ -7,7 +7,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,17 @@ class StoreStats:
     read: int = 0
     lost: int = 0
     """Those that were gone, or other ones, when they were read."""
+
+
+class ReadBlocks(NamedTuple):
+    """What was read of some blocks."""
+
+    count: int
+    """How many there are, from the first on."""
+    content: BlockBytes
+    damaged: Sequence[Place] = ()
+    """Where the block behind them is, if it cannot be decrypted: it is found no more, and for
+    :meth:`KvStore.empty`."""
 
 
 class KvStore:
@@ -112,6 +123,11 @@ class KvStore:
         return self._grow_at > -math.inf
 
     @property
+    def place_bytes(self) -> int:
+        """Bytes of a block of every group of layers."""
+        return sum(self._group_bytes)
+
+    @property
     def index(self) -> SlotIndex:
         return self._index
 
@@ -120,14 +136,6 @@ class KvStore:
 
     def holds(self, key: Key, group: int) -> bool:
         return name_of(key, group) in self._index
-
-    def held(self, keys: Sequence[Key], group: int) -> int:
-        """How many of the ``keys``, from the first on, can be found."""
-        index = self._index
-        for i, key in enumerate(keys):
-            if name_of(key, group) not in index:
-                return i
-        return len(keys)
 
     def use(self, keys: Sequence[Key], group: int) -> None:
         """Note that a chain's blocks are asked for, here or where they were copied to."""
@@ -154,8 +162,8 @@ class KvStore:
         group: int,
         memory: Bytes | None = None,
         past_cache: bool = False,
-    ) -> tuple[int, BlockBytes]:
-        """Read the blocks of these keys from the first on; returns how many there are, and them.
+    ) -> ReadBlocks:
+        """Read the blocks of these keys from the first on.
 
         They are read into ``memory``, :meth:`read_bytes` long, if there is some, and are views of
         it then, unless they were encrypted. ``past_cache``: as ``Segment.read``. Their checksums
@@ -256,22 +264,20 @@ class KvStore:
 
     def _opened(
         self, keys: Sequence[Key], group: int, slots: NDArray[np.uint8], sums: Checksums
-    ) -> tuple[int, BlockBytes]:
-        """The blocks of slots that were read, up to one that cannot be decrypted, which is found no
-        more."""
-        size = self._group_bytes[group]
+    ) -> ReadBlocks:
+        """The blocks of slots that were read, up to the first that cannot be decrypted."""
+        size, damaged = self._group_bytes[group], list[Place]()
         if self._cipher is None:
-            return len(slots), BlockBytes(joined(slots, size), sums[: len(slots)])
+            return ReadBlocks(len(slots), BlockBytes(joined(slots, size), sums[: len(slots)]))
         opened: list[bytes] = []
         for key, slot in zip(keys, slots, strict=False):
             content = self._cipher.opened(key, group, slot[:size])
             if content is None:
-                self.stats.lost += 1
-                self._index.drop(_names([key], group))
+                damaged = self.drop([key], group)
                 break
             opened.append(content)
-        done = len(opened)
-        return done, BlockBytes(np.frombuffer(b"".join(opened), np.uint8), sums[:done])
+        data = np.frombuffer(b"".join(opened), np.uint8)
+        return ReadBlocks(len(opened), BlockBytes(data, sums[: len(opened)]), damaged)
 
     def _choose(self, count: int, staying: Collection[Name]) -> list[tuple[Segment, list[int]]]:
         """Up to so many slots for new blocks, in each segment ascending; none of what is

@@ -20,7 +20,7 @@ from penstock.kvstore.disk_speed import DiskSpeed
 from penstock.kvstore.pieces import Piece, Wanted
 from penstock.kvstore.read_memory import ReadMemory, pages
 from penstock.kvstore.slot_index import Place
-from penstock.kvstore.store import FULL_S, KvStore
+from penstock.kvstore.store import FULL_S, KvStore, ReadBlocks
 
 QUEUE_BYTES: Final = 64 << 20
 """Bytes of blocks that may wait to be written. What comes then stays in the cache, and is written
@@ -69,10 +69,10 @@ class StoreWorkers:
         checksum: Checksum | None = None,
         memory: Callable[[int], Bytes] = pages,
     ) -> None:
-        """Takes the ``store``. ``has_room`` is called, by the writer, when there is room again
-        after there was none. With a ``checksum``, these threads take that of blocks that have none,
-        and compare those of what they have read; else both is done by whoever copies blocks out of
-        the cache and into it. ``memory`` is what blocks are read into."""
+        """Takes the ``store``. ``has_room`` is called by the writer whenever :attr:`room` has
+        grown. With a ``checksum``, these threads take that of blocks that have none, and compare
+        those of what they have read; else both is done by whoever copies blocks out of the cache
+        and into it. ``memory`` is what blocks are read into."""
         self._store = store
         self._deliver = deliver
         self._has_room = has_room
@@ -81,6 +81,7 @@ class StoreWorkers:
         self._to_empty: list[Place] = []
         self._to_clear = False
         self._waiting_bytes = 0
+        self._most_waiting = max(QUEUE_BYTES, store.place_bytes)
         self._to_read: deque[tuple[int, Wanted]] = deque()
         self._closing = False
         self._off = False
@@ -113,7 +114,7 @@ class StoreWorkers:
         """Bytes of blocks that may be given to :meth:`write` now."""
         if self._off or time.monotonic() < self._retry_at:
             return 0
-        return max(QUEUE_BYTES - self._waiting_bytes, 0)
+        return max(self._most_waiting - self._waiting_bytes, 0)
 
     @property
     def unwritten_bytes(self) -> int:
@@ -129,15 +130,7 @@ class StoreWorkers:
 
     def drop(self, keys: Sequence[Key], group: int) -> None:
         """Find blocks no more whose bytes are not theirs, and have them removed."""
-        places = self._store.drop(keys, group)
-        self._tell(
-            "damaged",
-            "a KV block on disk is not what its checksum says; it is dropped, and computed again: "
-            "if more are (penstock:kv_disk_damaged_blocks_total), check the disk",
-        )
-        with self._changed:
-            self._to_empty += places
-            self._changed.notify_all()
+        self._remove_damaged(self._store.drop(keys, group))
 
     def read(self, number: int, pieces: Sequence[Wanted]) -> None:
         """Have blocks read, one piece after the other, for ``number``."""
@@ -185,9 +178,9 @@ class StoreWorkers:
         refresh_at, unsynced = 0.0, 0
         while True:
             with self._changed:
-                if not (self._to_write or self._to_empty or self._to_clear or self._closing):
+                if not (self._has_orders or self._closing):
                     self._changed.wait(REFRESH_S)
-                if self._closing and not self._to_write:
+                if self._closing and not self._has_orders:
                     break
                 blocks, size = self._to_write.popleft() if self._to_write else ((), 0)
                 places, self._to_empty = self._to_empty, []
@@ -201,9 +194,8 @@ class StoreWorkers:
                 unsynced += size
                 self._tell_if_cramped()
             with self._changed:
-                was_full = self._waiting_bytes >= QUEUE_BYTES
                 self._waiting_bytes -= size
-            if was_full:
+            if size:
                 self._has_room()
             if unsynced and (unsynced >= SYNC_BYTES or not self._to_write):
                 self._try(self._store.sync)
@@ -212,6 +204,11 @@ class StoreWorkers:
                 self._try(self._refresh)
                 refresh_at = time.monotonic() + REFRESH_S
         self._try(self._store.sync)
+
+    @property
+    def _has_orders(self) -> bool:
+        """Whether the writer was asked for something that it has not done."""
+        return bool(self._to_write or self._to_empty or self._to_clear)
 
     def _write(self, blocks: Sequence[NewBlock]) -> None:
         if self._checksum is not None:
@@ -266,29 +263,34 @@ class StoreWorkers:
             self._deliver(self._read(number, wanted))
 
     def _read(self, number: int, wanted: Wanted) -> Piece:
-        memory = self._memory.take(self._store.read_bytes(len(wanted.keys)))
         began, busy = time.perf_counter(), time.thread_time()
+        memory, found = None, ReadBlocks(0, BlockBytes.none())
         try:
-            count, content = self._store.read(
+            memory = self._memory.take(self._store.read_bytes(len(wanted.keys)))
+            found = self._store.read(
                 wanted.keys, wanted.group, memory, past_cache=not self._speed.is_slow
             )
-        except OSError as error:
-            self.stats.failures += 1
+        except (OSError, MemoryError) as error:
             self._tell(
-                f"read {error.errno}",
-                f"KV blocks cannot be read from disk: {error.strerror or error}; they are "
+                f"read {getattr(error, 'errno', None)}",
+                "KV blocks cannot be read from disk: "
+                f"{getattr(error, 'strerror', None) or error or 'no memory is left'}; they are "
                 "computed again",
             )
-            count, content = 0, BlockBytes.none()
-        count, content = self._checked(wanted, count, content)
+            with self._changed:
+                self.stats.failures += 1
+        if found.damaged:
+            self._remove_damaged(found.damaged)
+        count, content = self._checked(wanted, found.count, found.content)
         busy, now = time.thread_time() - busy, time.perf_counter()
         with self._changed:
+            self.stats.damaged += len(found.damaged)
             seconds = self._speed.add(len(content.data), began, now)
             self.stats.read_bytes += len(content.data)
             self.stats.read_seconds += seconds
-        if not np.may_share_memory(content.data, memory):
+        if memory is not None and not np.may_share_memory(content.data, memory):
             self._memory.give(memory)
-            return Piece(number, wanted, count, content, seconds, busy)
+            memory = None
         return Piece(number, wanted, count, content, seconds, busy, memory)
 
     def _checked(self, wanted: Wanted, count: int, content: BlockBytes) -> tuple[int, BlockBytes]:
@@ -303,6 +305,17 @@ class StoreWorkers:
                     self.stats.damaged += 1
                 return i, BlockBytes(rows[:i].reshape(-1), content.checksums[:i])
         return count, content
+
+    def _remove_damaged(self, places: Sequence[Place]) -> None:
+        """Have the slots emptied of blocks that were dropped, since they are damaged."""
+        self._tell(
+            "damaged",
+            "a KV block on disk is not what its checksum says; it is dropped, and computed again: "
+            "if more are (penstock:kv_disk_damaged_blocks_total), check the disk",
+        )
+        with self._changed:
+            self._to_empty += places
+            self._changed.notify_all()
 
     def _tell(self, kind: str, message: str) -> None:
         """Warn of something, the first time."""

@@ -103,6 +103,11 @@ def test_a_changed_or_exchanged_block_is_not_found(tmp_path: Path) -> None:
     with tiered(keyed(tmp_path, "one")) as core:
         assert complete(core, asked) == expected
         assert tier(core).restored_tokens == 96
+        assert tier(core).damaged_blocks == 1
+    # It was removed, and computed again.
+    with tiered(keyed(tmp_path, "one")) as core:
+        assert complete(core, asked) == expected
+        assert (tier(core).restored_tokens, tier(core).damaged_blocks) == (288, 0)
     # Two blocks in each other's slots, with entries that say what was there.
     fd = os.open(path, os.O_RDWR)
     first, second = (os.pread(fd, layout.slot_bytes, layout.slot_at(slot)) for slot in (1, 2))

@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -22,10 +23,11 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import plan_engine
-from penstock.engine.tiers import restoring
+from penstock.engine.tiers import restoring, saving, tiers
 from penstock.engine.tiers.rule import ReadingCosts
 from penstock.errors import ConfigError
 from penstock.interface.messages import EngineRequest, FinishReason
+from penstock.kvstore import workers
 from penstock.kvstore.rates import RATES
 from penstock.kvstore.segment import Segment
 
@@ -388,6 +390,54 @@ def test_a_full_disk_keeps_nothing_and_serves(
     assert len(told) == 1
     assert "No space left on device" in told[0]
     assert not segments(tmp_path)
+
+
+def test_the_end_of_an_engine_does_not_wait_for_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes nothing for a minute, and what waits for it is lost."""
+
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def waited(seconds: float) -> None:
+        raise AssertionError("it waits")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    folder = folder_of(tmp_path, LLAMA)
+    with tiered(config(folder, kv_disk=f"{tmp_path / 'kv'}:100MB")) as core:
+        complete(core, [request("a", prompt(1, 300))])
+        settle_failed(core)
+        complete(core, [request("b", prompt(2, 300))])
+        assert tier(core).unwritten_bytes
+        monkeypatch.setattr(tiers, "time", SimpleNamespace(sleep=waited))
+
+
+def settle_failed(core: EngineCore) -> None:
+    """Wait until a write has failed, and nothing else is to be written."""
+    assert core._tiers is not None
+    (store,) = core._tiers._stores
+    end = time.monotonic() + 60
+    while not tier(core).failures or store.stats().unwritten_bytes:
+        assert time.monotonic() < end, "nothing fails"
+        time.sleep(0.005)
+
+
+def test_blocks_are_saved_however_large_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of Llama 2 7B take 16 MiB, of 65B 80 MiB: more than is copied, or waits, at once."""
+    folder = folder_of(tmp_path, LLAMA)
+    disk = config(folder, kv_disk=f"{tmp_path / 'kv'}:100MB")
+    monkeypatch.setattr(saving, "STEP_BYTES", 10_000)
+    monkeypatch.setattr(workers, "QUEUE_BYTES", 10_000)
+    with tiered(disk) as core:
+        expected = complete(core, [request("a", prompt(1, 300))])
+        settle(core)
+        assert tier(core).blocks == 9
+    with tiered(disk) as core:
+        assert complete(core, [request("a", prompt(1, 300))]) == expected
+        assert tier(core).restored_tokens == 288
 
 
 def test_a_disk_with_less_room_than_the_size_is_told_of(

@@ -96,7 +96,8 @@ class Saving:
         """Save some blocks, about as many as there is time for between two steps."""
         self._take_news()
         self._write()
-        most = min(self._step_bytes, self._room) // self.place_bytes
+        most = max(self._step_bytes // self.place_bytes, 1)  # one, however large it is
+        most = min(most, self._room // self.place_bytes)
         if self._blocks.is_beside:
             most = min(most, BESIDE_BLOCKS)
         if not self._due or most < 1:

@@ -154,16 +154,24 @@ class KvTiers:
         self._restoring.close()
         for store, saving in zip(self._stores, self._savings, strict=True):
             with contextlib.suppress(EngineDeadError):  # a device that has failed copies no more
-                while store.lasts and saving.waiting and not store.is_off and self._now() < end:
-                    if not saving.has_work:
-                        time.sleep(PATIENCE_S)
-                        continue
-                    saving.advance()
-                    saving.wait()
+                if store.lasts:
+                    self._save_rest(store, saving, end)
                 saving.close()
         self._blocks.mover.close()
         for store in self._stores:
             store.close(max(end - self._now(), 1.0))
+
+    def _save_rest(self, store: BlockStore, saving: Saving, end: float) -> None:
+        """Save what was not saved yet, until a time."""
+        while saving.waiting and not store.is_off and self._now() < end:
+            is_idle = not store.stats().unwritten_bytes
+            if saving.has_work:
+                saving.advance()
+                saving.wait()
+            elif is_idle:  # it has failed, and takes nothing before it is tried again
+                return
+            else:
+                time.sleep(PATIENCE_S)
 
     def _save_again(self, sequence: SequenceState) -> None:
         for saving in self._savings:
