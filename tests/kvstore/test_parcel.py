@@ -273,6 +273,26 @@ def test_a_prefix_without_its_head_is_not_exported(tmp_path: Path) -> None:
     store.close()
 
 
+def test_where_all_layers_have_windows_the_end_alone_moves(tmp_path: Path) -> None:
+    """Nobody needs what is before it, so it need not be there."""
+    about = msgspec.structs.replace(ABOUT, windows=(40, 70))
+    store = of_kind(tmp_path / "one", about=about)
+    store.write([each for each in chain(0, 8) if each.place >= 5 + (each.group == 0)])
+    store.close()
+    (prefix,) = prefixes(tmp_path / "one")
+    assert (prefix.tokens, prefix.whole) == (256, True)
+    export(tmp_path / "one", prefix, tmp_path / "file", crc32)
+    other = used(tmp_path / "other", about)
+    manifest, new = import_prefix(other, LIMIT, tmp_path / "file")
+    assert (manifest.tokens, new) == (256, True)
+    (moved,) = prefixes(other)
+    assert (moved.id, moved.pinned, moved.whole) == (prefix.id, True, True)
+    store = of_kind(other, about=about)
+    assert same(store, [6, 7])
+    assert same(store, [5, 6, 7], 1)
+    store.close()
+
+
 def test_what_is_no_file_is_not_replaced_by_one(sent: Path, tmp_path: Path) -> None:
     (prefix,) = prefixes(tmp_path / "one")
     os.mkfifo(tmp_path / "fifo")

@@ -174,6 +174,69 @@ def test_names_are_digits_or_labels(tmp_path: Path) -> None:
     store.close()
 
 
+def test_of_a_prefix_of_several_kinds_the_kind_is_named(tmp_path: Path) -> None:
+    """As where another version of Penstock has pinned what this one pins: the ids are the same."""
+    other = msgspec.structs.replace(ABOUT, identity={"penstock": "2"})
+    kinds = [about.digest().hex() for about in (ABOUT, other)]
+    for about in (ABOUT, other):
+        store = of_kind(tmp_path, LIMIT, about)
+        store.write(chain(0, 5))
+        store.close()
+        folder = place_of_kind(tmp_path, LIMIT, about)
+        held = Holdings(folder.path)
+        pin(folder, held, [key(n) for n in range(5)], "a/b", crc32)
+        folder.close()
+    for name in ("a/b", key(4).hex(), key(4).hex()[:8]):
+        with pytest.raises(StoreError, match=r"2 prefixes .* give its kind, too, as KIND/PREFIX"):
+            found(tmp_path, [name])
+        for kind in kinds:
+            for digits in (kind, kind[:4].upper()):
+                (one,) = found(tmp_path, [f"{digits}/{name}"])
+                assert (one.kind, one.id) == (kind, key(4).hex())
+    for name in (f"{kinds[0][:3]}/a/b", f"{kinds[0]}/", f"{kinds[0]}/nobody", "nobody/a/b"):
+        with pytest.raises(StoreError, match="no prefix of"):
+            found(tmp_path, [name])
+    remove(tmp_path, found(tmp_path, [f"{kinds[0][:6]}/a/b"])[0])
+    assert [each.kind for each in found(tmp_path, ["a/b"])] == [kinds[1]]
+
+
+def test_a_pinned_prefix_is_read_from_its_own_file(tmp_path: Path) -> None:
+    """Which nothing writes over, unlike what else there is of its blocks."""
+    store = of_kind(tmp_path, LIMIT)
+    store.write(chain(0, 5))
+    store.close()
+    assert pinned(tmp_path, 0, 5)
+    keys = [key(n) for n in range(5)]
+    its = held(tmp_path)
+    assert all(len(its.rows[each]) == 4 for each in keys)
+    assert all(row.segment.is_pinned for _, _, row in its.needed(keys))
+
+
+def test_a_pinned_prefix_survives_a_loss_of_power(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes are on disk before it has its name, and so is its name before that is told."""
+    store = of_kind(tmp_path, LIMIT)
+    store.write(chain(0, 5))
+    store.close()
+    done: list[str] = []
+    sync, rename_file = os.fsync, Path.rename
+
+    def synced(fd: int) -> None:
+        done.append(f"sync {Path(os.readlink(f'/proc/self/fd/{fd}')).name}")
+        sync(fd)
+
+    def renamed(self: Path, target: Path) -> Path:
+        done.append("rename")
+        return rename_file(self, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    assert pinned(tmp_path, 0, 5)
+    name, folder = f"pin-{key(4).hex()}.kvseg", f"kv-{ABOUT.digest().hex()}"
+    assert done == [f"sync .new-{name}", "rename", f"sync {folder}"]
+
+
 def test_who_ends_while_pinning_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

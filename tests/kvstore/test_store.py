@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import stat
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,8 @@ from support.tiered import flip
 
 from penstock.cache.retention import Lru
 from penstock.errors import StoreError
-from penstock.kvstore.folder import StoreFolder
+from penstock.kvstore import folder as folder_module
+from penstock.kvstore.folder import StoreFolder, directory_lock, kind_folder, remove_empty
 from penstock.kvstore.layout import SegmentLayout
 from penstock.kvstore.store import FULL_S, KvStore
 
@@ -27,7 +29,8 @@ def test_blocks_are_found_by_their_keys_and_groups(tmp_path: Path) -> None:
     assert same(store, range(10))
     assert same(store, [7, 3, 5])
     assert same(store, range(3), 1)
-    assert store.held([key(n) for n in (0, 1, 77, 2)], 0) == 2
+    assert store.holds(key(9), 0)
+    assert not store.holds(key(77), 0)
     assert not store.holds(key(5), 1)
     store.check_integrity()
     store.close()
@@ -294,6 +297,83 @@ def test_a_cut_segment_is_not_opened(tmp_path: Path, cut: int) -> None:
     assert store.write([block(1)]) == 1
     assert same(store, [1])
     store.close()
+
+
+def test_a_cut_segment_makes_room_first(tmp_path: Path) -> None:
+    """Or its bytes would be lost to the blocks of its kind for good."""
+    limit = 64 * 8192
+    store = opened(tmp_path, limit)
+    fill(store, 200)
+    most = len(store)
+    cut = store.index.segments[1]
+    store.close()
+    os.truncate(cut.path, cut.layout.total_bytes - 1)
+    store = opened(tmp_path, limit)
+    assert len(store) < most
+    fill(store, 400)
+    assert not cut.path.exists()
+    assert len(store) == most
+    store.check_integrity()
+    store.close()
+
+
+def test_a_clock_that_is_not_set_stops_nothing(tmp_path: Path) -> None:
+    """Uses have four bytes for a time."""
+    now = 2.0**33
+    store = opened(tmp_path, now=lambda: now)
+    store.write([block(n) for n in range(3)])
+    store.use([key(0)], 0)
+    store.keep([key(1)], 1000)
+    store.refresh()
+    now = -10.0
+    store.write([block(n) for n in range(3, 6)])
+    store.refresh()
+    assert same(store, range(6))
+    store.close()
+
+
+def test_a_folder_that_cannot_be_opened_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it count as one that an engine uses."""
+    opened(tmp_path).close()
+    before = os.listdir("/proc/self/fd")
+
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(folder_module, "_write_new", full)
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space"):
+            opened(tmp_path, limit=1 << 21)
+        assert os.listdir("/proc/self/fd") == before
+    monkeypatch.undo()
+    remove_empty(tmp_path, DIGEST)
+    assert not kind_folder(tmp_path, DIGEST).exists()
+
+
+def test_a_folder_is_made_while_nobody_removes_it(tmp_path: Path) -> None:
+    """Or an engine might begin with one that is gone."""
+    with directory_lock(tmp_path):
+        beginning = threading.Thread(target=lambda: opened(tmp_path).close())
+        beginning.start()
+        beginning.join(0.2)
+        assert beginning.is_alive()
+        assert not kind_folder(tmp_path, DIGEST).exists()
+    beginning.join()
+    assert kind_folder(tmp_path, DIGEST).exists()
+
+
+def test_a_folder_may_be_given_back_twice(tmp_path: Path) -> None:
+    """As where a store could not be opened: whoever made the folder gives it back, too, and another
+    file has its number by then."""
+    folder = StoreFolder(tmp_path, DIGEST, b"{}", 1 << 20)
+    folder.close()
+    with open(tmp_path / "other", "wb") as one, open(tmp_path / "another", "wb") as other:
+        folder.close()
+        for each in (one, other):
+            each.write(b"x")
+            each.flush()
 
 
 def test_a_segment_that_is_cut_or_removed_in_use_is_given_up(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import fcntl
 import os
 import secrets
 import stat
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,8 @@ from penstock.cache.prefix import Key
 from penstock.errors import StoreError
 from penstock.kvstore.layout import SegmentLayout
 from penstock.kvstore.rates import RATES
-from penstock.kvstore.segment import PIN, SUFFIX, UNFINISHED, Segment, is_pin
+from penstock.kvstore.segment import PIN, SUFFIX, UNFINISHED, Segment, is_pin, is_spoilt
+from penstock.written_file import sync_folder
 
 PINNED_SHARE: Final = 0.5
 """The part of the limit that pinned prefixes may take."""
@@ -68,25 +70,19 @@ class StoreFolder:
         except FileExistsError as error:
             raise StoreError(f"{error.filename} is no folder, but {_other(error)}") from None
         _require_own(root)
-        self.path.mkdir(mode=0o700, exist_ok=True)
-        _require_own(self.path)
-        self._lock = os.open(root / _LOCK, _FLAGS, 0o600)
-        try:
-            self._users = os.open(self.path / _USERS, _FLAGS, 0o600)
-        except OSError:
-            os.close(self._lock)
-            raise
-        with self._locked():
-            fcntl.flock(self._users, fcntl.LOCK_SH)
-            self._clean()
-            if not _has_content(self.path / ABOUT):
-                (self.path / ABOUT).unlink(missing_ok=True)
-                _write_new(self.path / ABOUT, about)
-            if limit_of(root) != limit:
-                (root / _LIMIT).unlink(missing_ok=True)
-                _write_new(root / _LIMIT, str(limit).encode())
-            while self._bytes() > limit and (path := self._yielding()) is not None:
-                path.unlink(missing_ok=True)
+        with contextlib.ExitStack() as stack:
+            self._lock = os.open(root / _LOCK, _FLAGS, 0o600)
+            stack.callback(os.close, self._lock)
+            with self._locked():  # whoever removes a folder that nobody uses has the lock as well
+                self.path.mkdir(mode=0o700, exist_ok=True)
+                _require_own(self.path)
+                self._users = os.open(self.path / _USERS, _FLAGS, 0o600)
+                stack.callback(os.close, self._users)
+                fcntl.flock(self._users, fcntl.LOCK_SH)
+                self._begin(about)
+            stack.pop_all()
+        self.close = weakref.finalize(self, _close, self._users, self._lock)
+        """Give the folder back, once; also where it is called again."""
 
     @property
     def is_removed(self) -> bool:
@@ -151,6 +147,7 @@ class StoreFolder:
                     break
                 victim.unlink(missing_ok=True)
             Segment.create(path, layout, about, fill).close()
+            sync_folder(self.path)  # or a loss of power might take its name
         return True
 
     def clear(self) -> None:
@@ -160,9 +157,17 @@ class StoreFolder:
                 if not is_pin(path.name):
                     path.unlink(missing_ok=True)
 
-    def close(self) -> None:
-        os.close(self._users)
-        os.close(self._lock)
+    def _begin(self, about: bytes) -> None:
+        """Clean up, say what is here, and keep to the limit. The lock is held."""
+        self._clean()
+        if not _has_content(self.path / ABOUT):
+            (self.path / ABOUT).unlink(missing_ok=True)
+            _write_new(self.path / ABOUT, about)
+        if limit_of(self.root) != self._limit:
+            (self.root / _LIMIT).unlink(missing_ok=True)
+            _write_new(self.root / _LIMIT, str(self._limit).encode())
+        while self._bytes() > self._limit and (path := self._yielding()) is not None:
+            path.unlink(missing_ok=True)
 
     def _locked(self) -> contextlib.AbstractContextManager[None]:
         return _locked(self._lock)
@@ -174,8 +179,9 @@ class StoreFolder:
         return sum(map(_sum, self._kinds().values()))
 
     def _yielding(self, new: int | None = None, limit: int = 0) -> Path | None:
-        """The segment that gives way: the least recently used one of a kind that no engine uses, or
-        else of the kind that has most; none that is pinned.
+        """The segment that gives way: one of this kind that cannot be read any more, or else the
+        least recently used one of a kind that no engine uses, or else of the kind that has most;
+        none that is pinned.
 
         ``new``: the bytes of a new segment for which it does; then none does in whose place this
         kind would have more than an equal share of the ``limit``.
@@ -185,6 +191,9 @@ class StoreFolder:
             for path, files in self._kinds().items()
         }
         mine = kinds.pop(self.path, [])
+        spoilt = next((file.path for file in mine if is_spoilt(file.path)), None)
+        if spoilt is not None:
+            return spoilt
         idle = [file for path, files in kinds.items() if not _in_use(path) for file in files]
         if idle:
             return min(idle, key=_used_at).path
@@ -271,6 +280,11 @@ def _locked(lock: int) -> Iterator[None]:
         yield
     finally:
         fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+def _close(*fds: int) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _is_unfinished(path: Path) -> bool:

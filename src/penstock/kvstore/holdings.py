@@ -19,7 +19,7 @@ from penstock.kvstore.about import KindAbout
 from penstock.kvstore.blocks import Checksum, NewBlock, is_of
 from penstock.kvstore.folder import ABOUT, kind_folder, kind_folders
 from penstock.kvstore.layout import Entries
-from penstock.kvstore.segment import SUFFIX, UNFINISHED, Segment
+from penstock.kvstore.segment import SUFFIX, UNFINISHED, Segment, is_pin
 
 
 class Row(NamedTuple):
@@ -96,16 +96,21 @@ class Holdings:
         return dict(rows)
 
     def chain(self, tail: Key) -> list[Key]:
-        """The keys of the prefix that ends with a block. Raises StoreError where a block of it is
-        not there."""
-        keys, place = [tail], None
+        """The keys of the prefix that ends with a block, each at its place; those before all that
+        is needed are empty, where every group of layers has a window. Raises StoreError where a
+        block that is needed is not there."""
+        keys, place, first = [tail], None, 0
         while True:
             row = next(iter(self.rows.get(keys[-1], ())), None)
             if row is None or (place is not None and int(row.entry["place"]) != place - 1):
                 raise StoreError(f"what comes before block {keys[-1].hex()} is not there any more")
+            if place is None:
+                count = int(row.entry["place"]) + 1
+                groups = range(len(self.about.group_bytes))
+                first = min(self.about.first_seen(group, count) for group in groups)
             place = int(row.entry["place"])
-            if place == 0:
-                return keys[::-1]
+            if place <= first:
+                return [b""] * place + keys[::-1]
             keys.append(row.entry["parent"].tobytes())
 
     def needed(self, keys: Sequence[Key]) -> list[tuple[Key, int, Row]]:
@@ -149,7 +154,7 @@ class Holdings:
             yield block
 
     def _load(self, path: Path) -> Iterator[_Loaded]:
-        names = sorted(path.glob(f"*{SUFFIX}"))
+        names = sorted(path.glob(f"*{SUFFIX}"), key=lambda name: (not is_pin(name.name), name.name))
         for name in names:
             if name.name.startswith(UNFINISHED) or name.is_symlink() or not name.is_file():
                 continue

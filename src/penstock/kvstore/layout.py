@@ -17,8 +17,9 @@ little-endian. Entries have a sum of their words: one that a crash or a disk has
 empty. That a slot holds what its entry says is known by the block's CRC-32C.
 
 Uses are hints: the second of the last use, or until which a block is to stay, and how often it was
-used. Anybody may write them at any time, and losing one costs nothing but a worse choice of what
-makes room. USED is drawn at random, so that two who write at once leave none that either knows.
+used. Anybody may write them at any time without a lock; one that is lost, or seen late, costs
+nothing but a worse choice of what makes room. USED is drawn at random: whoever writes uses at the
+same time as another cannot leave the number that the other leaves.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ ENTRY: Final = np.dtype(
     ]
 )
 USE: Final = np.dtype([("second", "<u4"), ("count", "<u4")])
+LAST_SECOND: Final = (1 << 32) - 1
+"""The latest that :data:`USE` can say, in 2106; clocks that are not set may be beyond it."""
 Entries = NDArray[Any]
 """An array of :data:`ENTRY`."""
 Uses = NDArray[Any]

@@ -35,6 +35,7 @@ from penstock.kvstore.holdings import Holdings, holdings
 from penstock.kvstore.layout import VERSION as STORE_VERSION
 from penstock.kvstore.prefixes import Prefix, check_label, layout_of, pin_blocks
 from penstock.regular_file import open_regular
+from penstock.written_file import sync_folder
 
 MAGIC: Final = b"penstkKX"
 VERSION: Final = 1
@@ -115,6 +116,7 @@ def export(root: Path, prefix: Prefix, path: Path, checksum: Checksum) -> int:
                 file.flush()
                 os.fsync(file.fileno())
             new.rename(path)
+            sync_folder(path.parent)
         except BaseException:
             with contextlib.suppress(OSError):
                 new.unlink()

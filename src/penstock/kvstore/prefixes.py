@@ -23,7 +23,7 @@ from penstock.kvstore.about import KindAbout
 from penstock.kvstore.blocks import Checksum, NewBlock, entries_of
 from penstock.kvstore.folder import StoreFolder, directory_lock, kind_folder
 from penstock.kvstore.holdings import Holdings, Row, empty, holdings
-from penstock.kvstore.layout import SegmentLayout, pages
+from penstock.kvstore.layout import LAST_SECOND, SegmentLayout, pages
 from penstock.kvstore.segment import PIN, SUFFIX, Segment
 
 LABEL_BYTES: Final = 500
@@ -100,7 +100,7 @@ def pin_blocks(
     """Pin a prefix whose ``count`` blocks come from elsewhere; otherwise as :func:`pin`. If taking
     a block raises, nothing is pinned."""
     check_label(label)
-    second = int(time.time() if now is None else now)
+    second = min(max(int(time.time() if now is None else now), 0), LAST_SECOND)
     facts = PinAbout(label=label, tokens=places * BLOCK_SIZE, made_at=second)
     layout = layout_of(about, count, folder.digest)
 
@@ -128,8 +128,9 @@ def layout_of(about: KindAbout, count: int, digest: bytes) -> SegmentLayout:
 
 
 def found(root: Path, names: Sequence[str]) -> list[Prefix]:
-    """The prefixes of these names: digits that one begins with, or labels. Raises StoreError for a
-    name of none or of several, and OSError."""
+    """The prefixes of these names: the first digits of an id, or a label; ``KIND/`` before it, the
+    first digits of a kind, where several kinds of blocks have the same prefix. Raises StoreError
+    for a name of none or of several, and OSError."""
     known = prefixes(root)
     return [_named(known, name, root) for name in names]
 
@@ -272,19 +273,28 @@ def _facts(segment: Segment) -> PinAbout:
 
 
 def _named(known: Sequence[Prefix], name: str, root: Path) -> Prefix:
-    exact = [each for each in known if name and name in (each.id, each.label)]
-    begun = [each for each in known if each.id.startswith(name.lower())]
-    several = exact or (begun if len(name) >= LEAST_DIGITS else [])
+    kind, slash, rest = name.partition("/")
+    several = _called(known, name)
+    if not several and slash and len(kind) >= LEAST_DIGITS:
+        several = _called([each for each in known if each.kind.startswith(kind.lower())], rest)
     if len(several) == 1:
         return several[0]
     if several:
-        raise StoreError(
-            f"{len(several)} prefixes of {root} are called {name!r}; give more digits of one"
-        )
+        # The same tokens have the same id, whatever model or version has computed their blocks.
+        is_one = len({each.id for each in several}) == 1
+        wanted = "its kind, too, as KIND/PREFIX" if is_one else "more digits of one"
+        raise StoreError(f"{len(several)} prefixes of {root} are called {name!r}; give {wanted}")
     raise StoreError(
         f"no prefix of {root} is called {name!r}: give at least {LEAST_DIGITS} digits of one, or "
         "its label, as 'penstock cache list' shows them"
     )
+
+
+def _called(known: Sequence[Prefix], name: str) -> list[Prefix]:
+    """Those with this id or label, or else those whose ids begin so."""
+    exact = [each for each in known if name and name in (each.id, each.label)]
+    begun = [each for each in known if each.id.startswith(name.lower())]
+    return exact or (begun if len(name) >= LEAST_DIGITS else [])
 
 
 def _own(kind: Holdings, tail: Key) -> list[Row]:

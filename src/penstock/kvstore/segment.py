@@ -103,8 +103,8 @@ class Segment:
         os.close(open_regular(path))  # refuses what is none, without waiting
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            layout = SegmentLayout.of_head(os.pread(fd, PAGE, 0))
-            if layout is not None and os.fstat(fd).st_size == layout.total_bytes:
+            layout = _layout_of(fd)
+            if layout is not None:
                 return cls(path, fd, layout)
         except BaseException:
             os.close(fd)
@@ -263,6 +263,24 @@ def is_pin(file_name: str) -> bool:
     """Whether a file of this name is a pinned prefix. A copy that somebody has made under another
     name is none: its blocks make room like others."""
     return _PINNED.fullmatch(file_name) is not None
+
+
+def is_spoilt(path: Path) -> bool:
+    """Whether a file can be read, and is no segment of this version, or cut."""
+    try:
+        fd = open_regular(path)
+    except OSError:
+        return False  # that says nothing of what is in it
+    with open(fd, "rb") as file:
+        return _layout_of(file.fileno()) is None
+
+
+def _layout_of(fd: int) -> SegmentLayout | None:
+    """None for a file that is no segment of this version, or cut. Raises OSError."""
+    layout = SegmentLayout.of_head(os.pread(fd, PAGE, 0))
+    if layout is None or os.fstat(fd).st_size != layout.total_bytes:
+        return None
+    return layout
 
 
 def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int]]:

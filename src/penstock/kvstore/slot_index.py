@@ -66,7 +66,8 @@ class SlotIndex:
     @property
     def num_pinned(self) -> int:
         """Blocks of pinned prefixes."""
-        return len(self._places) - len(self._retention)
+        with self._mutex:
+            return len(self._places) - len(self._retention)
 
     @property
     def segments(self) -> list[Segment]:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.kvstore.layout import USE, Uses
+from penstock.kvstore.layout import LAST_SECOND, USE, Uses
 from penstock.kvstore.segment import Segment
 
 
@@ -69,7 +69,7 @@ class UseNotes:
         its last use."""
         with self._mutex:
             noted = self._noted.setdefault(segment, {})
-            noted.update((slot, _Uses(int(second), 0, True)) for slot, second in slots.items())
+            noted.update((slot, _Uses(_second(at), 0, True)) for slot, at in slots.items())
 
     def forget(self, segment: Segment) -> None:
         """A segment is given up."""
@@ -115,5 +115,10 @@ class UseNotes:
         with self._mutex:
             noted = self._noted.setdefault(segment, {})
             uses = noted.setdefault(slot, _Uses(0, 0, False))
-            uses.second = max(uses.second, second)
+            uses.second = max(uses.second, _second(second))
             uses.count += count
+
+
+def _second(at: float) -> int:
+    """A time as it can be written."""
+    return min(max(int(at), 0), LAST_SECOND)
