@@ -3,7 +3,8 @@
   penstock cache export /var/cache/penstock-kv 3f9a manual.kvprefix
 
 'penstock cache import' takes it there, for engines of the same model, options and version of
-Penstock. Keys and values are not encrypted: whoever reads the file learns of the prompt.
+Penstock. Unless they are encrypted on disk, keys and values are not encrypted in the file: whoever
+reads it learns of the prompt.
 """
 
 from __future__ import annotations
@@ -12,18 +13,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from penstock.cli.cache_places import folder_of
+from penstock.cli.cache_places import add_prefix_argument, folder_of
 from penstock.cli.quantity import size
 from penstock.terminal import encodable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="a folder of --kv-disk")
-    parser.add_argument(
-        "prefix",
-        metavar="PREFIX",
-        help="its first digits, at least four, or its label, as 'penstock cache list' shows them",
-    )
+    add_prefix_argument(parser)
     parser.add_argument("file", type=Path, metavar="FILE", help="the file to write")
 
 

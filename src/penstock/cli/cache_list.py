@@ -16,11 +16,9 @@ import json
 from penstock.cli.cache_places import (
     add_place_argument,
     add_server_arguments,
-    asked,
+    asked_at,
     folder_at,
     is_server,
-    link_to,
-    queried,
     shown,
 )
 
@@ -45,10 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.kvstore.prefixes import Prefix, prefixes
 
     if is_server(args.place):
-        answer = asked(
-            link_to(args.place, args), queried("/admin/cache/prefixes", model=args.model)
-        )
-        found = msgspec.convert(answer["data"], list[Prefix])
+        found = msgspec.convert(asked_at(args, "prefixes")["data"], list[Prefix])
     else:
         found = prefixes(folder_at(args))
     if args.pinned:

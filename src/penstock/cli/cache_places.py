@@ -42,6 +42,17 @@ def add_place_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("place", metavar="DIR|URL", help="a folder of --kv-disk, or a server")
 
 
+def add_prefix_argument(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """``prefix``, or ``prefixes`` where there may be several."""
+    parser.add_argument(
+        "prefixes" if several else "prefix",
+        nargs="+" if several else None,
+        metavar="PREFIX",
+        help="the first digits of its id, at least four, or its label, as 'penstock cache list' "
+        "shows them; KIND/PREFIX where several kinds of blocks have it",
+    )
+
+
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     """What a place needs besides, where it is a server."""
     parser.add_argument(
@@ -72,6 +83,13 @@ def asked(link: ServerLink, path: str, body: object = None, timeout: float = TIM
         raise PenstockError(
             f"{link.url} answers otherwise than Penstock's server: {error}"
         ) from None
+
+
+def asked_at(args: argparse.Namespace, action: str, body: object = None) -> Any:
+    """What the server at a command's place answers to an action below ``/admin/cache``. Raises
+    PenstockError."""
+    path = queried(f"/admin/cache/{action}", model=args.model)
+    return asked(link_to(args.place, args), path, body)
 
 
 def queried(address: str, **query: str | None) -> str:

@@ -15,25 +15,18 @@ import sys
 
 from penstock.cli.cache_places import (
     add_place_argument,
+    add_prefix_argument,
     add_server_arguments,
-    asked,
+    asked_at,
     folder_at,
     is_server,
-    link_to,
-    queried,
 )
 from penstock.cli.quantity import size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_place_argument(parser)
-    parser.add_argument(
-        "prefixes",
-        nargs="+",
-        metavar="PREFIX",
-        help="the first digits of one, at least four, or its label, as 'penstock cache list' "
-        "shows them",
-    )
+    add_prefix_argument(parser, several=True)
     add_server_arguments(parser)
 
 
@@ -44,8 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.terminal import encodable
 
     if is_server(args.place):
-        path = queried("/admin/cache/remove", model=args.model)
-        answer = asked(link_to(args.place, args), path, {"prefixes": args.prefixes})
+        answer = asked_at(args, "remove", {"prefixes": args.prefixes})
         gone = msgspec.convert(answer["data"], list[Prefix])
     else:
         root = folder_at(args)
@@ -54,9 +46,6 @@ def run(args: argparse.Namespace) -> int:
             remove(root, each)
     for each in gone:
         name = f"{each.id[:12]} {each.label}".rstrip()
-        print(
-            encodable(
-                f"{name}: {each.tokens:,} tokens, {size(each.bytes)}, are removed", sys.stdout
-            )
-        )
+        told = f"{name}: {each.tokens:,} tokens, {size(each.bytes)}, are removed"
+        print(encodable(told, sys.stdout))
     return 0

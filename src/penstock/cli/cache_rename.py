@@ -14,22 +14,17 @@ import sys
 
 from penstock.cli.cache_places import (
     add_place_argument,
+    add_prefix_argument,
     add_server_arguments,
-    asked,
+    asked_at,
     folder_at,
     is_server,
-    link_to,
-    queried,
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_place_argument(parser)
-    parser.add_argument(
-        "prefix",
-        metavar="PREFIX",
-        help="its first digits, at least four, or its label, as 'penstock cache list' shows them",
-    )
+    add_prefix_argument(parser)
     parser.add_argument("label", metavar="LABEL", help="what to call it from now on")
     add_server_arguments(parser)
 
@@ -42,10 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_label(args.label)
     if is_server(args.place):
-        path = queried("/admin/cache/rename", model=args.model)
-        answer = asked(
-            link_to(args.place, args), path, {"prefix": args.prefix, "label": args.label}
-        )
+        answer = asked_at(args, "rename", {"prefix": args.prefix, "label": args.label})
         prefix = msgspec.convert(answer, Prefix)
     else:
         root = folder_at(args)

@@ -130,9 +130,9 @@ def layout_of(about: KindAbout, count: int, digest: bytes) -> SegmentLayout:
 def found(root: Path, names: Sequence[str]) -> list[Prefix]:
     """The prefixes of these names: the first digits of an id, or a label; ``KIND/`` before it, the
     first digits of a kind, where several kinds of blocks have the same prefix. Raises StoreError
-    for a name of none or of several, and OSError."""
+    for a name of none or of several, and OSError. Each is returned once."""
     known = prefixes(root)
-    return [_named(known, name, root) for name in names]
+    return list(dict.fromkeys(_named(known, name, root) for name in names))
 
 
 def remove(root: Path, prefix: Prefix) -> None:
