@@ -25,7 +25,7 @@ from penstock.cli.cache_places import folder_and_limit
 from penstock.cli.main import main
 from penstock.kvstore.blocks import NewBlock
 from penstock.kvstore.holdings import Holdings
-from penstock.kvstore.prefixes import pin
+from penstock.kvstore.pinned_prefix import pin
 from penstock.sampling.params import SamplingParams
 
 TEXT = "def area(width, height):\n    return width * height\n\n\n" * 12
@@ -225,7 +225,8 @@ def test_who_is_killed_while_pinning_leaves_whole_prefixes(tmp_path: Path) -> No
     code = (
         "import sys; from pathlib import Path; from zlib import crc32; sys.path[:0] = sys.argv[3:];"
         "from support.stored_blocks import ABOUT, key, place_of_kind;"
-        "from penstock.kvstore.holdings import Holdings; from penstock.kvstore.prefixes import pin;"
+        "from penstock.kvstore.holdings import Holdings;"
+        "from penstock.kvstore.pinned_prefix import pin;"
         "root, first = Path(sys.argv[1]), int(sys.argv[2]);"
         "folder = place_of_kind(root, 40_000_000); held = Holdings(folder.path);"
         "print('begun', flush=True);"

@@ -16,8 +16,9 @@ from support.tiered import flip, segments
 from penstock.errors import StoreError
 from penstock.kv_disk_config import BlockPlace
 from penstock.kvstore.holdings import Holdings
+from penstock.kvstore.pinned_prefix import pin
 from penstock.kvstore.pinning import pin_computed
-from penstock.kvstore.prefixes import Prefix, found, pin, prefixes, remove, rename
+from penstock.kvstore.prefixes import Prefix, found, prefixes, remove, rename
 from penstock.kvstore.segment import Segment
 from penstock.kvstore.store import KvStore
 

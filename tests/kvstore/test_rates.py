@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.kvstore.folder import StoreFolder, kind_folder, remove_empty
+from penstock.kvstore.directory import kind_folder, remove_empty
+from penstock.kvstore.folder import StoreFolder
 from penstock.kvstore.rates import RATES, Rates, read_rates, write_rates
 
 MEASURED = Rates(threads=2, bandwidth=1.5e9, rate=170.25)

@@ -16,10 +16,12 @@ from support.tiered import flip
 
 from penstock.cache.retention import Lru
 from penstock.errors import StoreError
-from penstock.kvstore import folder as folder_module
-from penstock.kvstore.folder import StoreFolder, directory_lock, kind_folder, remove_empty
+from penstock.kvstore import directory
+from penstock.kvstore.directory import directory_lock, kind_folder, remove_empty
+from penstock.kvstore.folder import StoreFolder
+from penstock.kvstore.growth import FULL_S
 from penstock.kvstore.layout import SegmentLayout
-from penstock.kvstore.store import FULL_S, KvStore
+from penstock.kvstore.store import KvStore
 
 
 def test_blocks_are_found_by_their_keys_and_groups(tmp_path: Path) -> None:
@@ -342,7 +344,7 @@ def test_a_folder_that_cannot_be_opened_leaves_nothing_open(
     def full(*args: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(folder_module, "_write_new", full)
+    monkeypatch.setattr(directory, "_write_new", full)
     for _ in range(3):
         with pytest.raises(OSError, match="No space"):
             opened(tmp_path, limit=1 << 21)

@@ -26,7 +26,7 @@ from penstock.interface.blocks import Bytes
 from penstock.kvstore import segment
 from penstock.kvstore.file_reader import FileReader
 from penstock.kvstore.folder import StoreFolder
-from penstock.kvstore.prefixes import pin_blocks
+from penstock.kvstore.pinned_prefix import pin_blocks
 from penstock.kvstore.read_memory import ReadMemory
 from penstock.kvstore.segment import Segment
 from penstock.kvstore.store import KvStore

@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from penstock.kvstore.prefixes import check_label
+    from penstock.kvstore.pinned_prefix import check_label
 
     check_label(args.label)
     asked_for = _prompt(args.file)

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from penstock.kvstore.parcel import import_prefix
-    from penstock.kvstore.prefixes import check_label
+    from penstock.kvstore.pinned_prefix import check_label
 
     if args.label is not None:
         check_label(args.label)

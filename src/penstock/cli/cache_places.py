@@ -117,7 +117,7 @@ def folder_of(text: str) -> Path:
 def folder_and_limit(text: str) -> tuple[Path, int]:
     """The folder, and its size: as an engine has it, or as it is given where that is more; a
     command does not make others' blocks give way to a smaller one. Raises UsageError."""
-    from penstock.kvstore.folder import limit_of
+    from penstock.kvstore.directory import limit_of
 
     folder, limit = _split(text)
     limit = max((each for each in (limit, limit_of(folder)) if each is not None), default=None)

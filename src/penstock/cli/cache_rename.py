@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import msgspec
 
-    from penstock.kvstore.prefixes import Prefix, check_label, found, rename
+    from penstock.kvstore.pinned_prefix import check_label
+    from penstock.kvstore.prefixes import Prefix, found, rename
     from penstock.terminal import encodable
 
     check_label(args.label)

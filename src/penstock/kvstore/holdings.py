@@ -17,7 +17,7 @@ from penstock.cache.prefix import Key
 from penstock.errors import StoreError
 from penstock.kvstore.about import KindAbout
 from penstock.kvstore.blocks import Checksum, NewBlock, is_of
-from penstock.kvstore.folder import ABOUT, kind_folder, kind_folders
+from penstock.kvstore.directory import ABOUT, kind_folder, kind_folders
 from penstock.kvstore.layout import Entries
 from penstock.kvstore.segment import SUFFIX, UNFINISHED, Segment, is_pin
 

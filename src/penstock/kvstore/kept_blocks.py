@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from typing import Final
 
 from penstock.kvstore.blocks import Name
@@ -46,6 +47,24 @@ class KeptBlocks:
             if len(self._ends) > 2 * len(self._until) + _STALE:
                 self._ends = sorted((until, name) for name, until in self._until.items())
         return True
+
+    def heeded(
+        self, names: Sequence[Name | None], seconds: Sequence[float], now: float
+    ) -> list[float]:
+        """The times of the last uses of blocks of which others have noted these seconds, of a chain
+        the tail first; None: nobody knows which block it is.
+
+        A second to come is the one until which a block is kept: it is kept here as well, as far as
+        there are not too many, of a chain the head first. Or it is of a clock that was set back.
+        """
+        times = [min(second, now) for second in seconds]
+        for i in reversed(range(len(times))):
+            name, second = names[i], seconds[i]
+            if name is None or not now < second <= now + MOST_KEPT_S:
+                continue
+            if self.add(name, second, now):
+                times[i] = second
+        return times
 
     def _forget_ended(self, now: float) -> None:
         while self._ends and self._ends[0][0] <= now:

@@ -30,10 +30,12 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.errors import StoreError
 from penstock.kvstore.about import KindAbout
 from penstock.kvstore.blocks import Checksum, NewBlock
-from penstock.kvstore.folder import StoreFolder, check_share, kind_folder, remove_empty
+from penstock.kvstore.directory import kind_folder, remove_empty
+from penstock.kvstore.folder import StoreFolder, check_share
 from penstock.kvstore.holdings import Holdings, holdings
 from penstock.kvstore.layout import VERSION as STORE_VERSION
-from penstock.kvstore.prefixes import Prefix, check_label, layout_of, pin_blocks
+from penstock.kvstore.pinned_prefix import check_label, layout_of, pin_blocks
+from penstock.kvstore.prefixes import Prefix
 from penstock.regular_file import open_regular
 from penstock.written_file import sync_folder
 

@@ -14,9 +14,11 @@ from penstock.cache.prefix import Key
 from penstock.errors import StoreError
 from penstock.kv_disk_config import BlockPlace
 from penstock.kvstore.blocks import Checksum
-from penstock.kvstore.folder import StoreFolder, kind_folder
+from penstock.kvstore.directory import kind_folder
+from penstock.kvstore.folder import StoreFolder
 from penstock.kvstore.holdings import Holdings
-from penstock.kvstore.prefixes import Prefix, check_label, of_kind, pin
+from penstock.kvstore.pinned_prefix import check_label, pin
+from penstock.kvstore.prefixes import Prefix, of_kind
 
 PATIENCE_S: Final = 30.0
 """Longest time that blocks may take to the disk."""

@@ -1,14 +1,13 @@
-"""Prefixes on disk: which there are, which of them are pinned, their labels and their ends.
+"""Prefixes on disk: which there are, which of them are pinned (``pinned_prefix.py``), what they are
+called, and their ends.
 
-A prefix is known by the key of its last block, in hexadecimal digits. A *pinned* one has a segment
-of its own, which holds all of its blocks and nothing else: so it gives way to nothing, takes as
-many bytes as its file, and ends with that. What two pinned prefixes have in common is there twice.
+A prefix is known by the key of its last block, in hexadecimal digits. That is of its tokens alone:
+blocks of several kinds may be of one prefix.
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -19,28 +18,13 @@ import msgspec
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.prefix import Key
 from penstock.errors import StoreError
-from penstock.kvstore.about import KindAbout
-from penstock.kvstore.blocks import Checksum, NewBlock, entries_of
-from penstock.kvstore.folder import StoreFolder, directory_lock, kind_folder
+from penstock.kvstore.directory import directory_lock, kind_folder
 from penstock.kvstore.holdings import Holdings, Row, empty, holdings
-from penstock.kvstore.layout import LAST_SECOND, SegmentLayout, pages
+from penstock.kvstore.pinned_prefix import PinAbout, check_label, pin_about
 from penstock.kvstore.segment import PIN, SUFFIX, Segment
 
-LABEL_BYTES: Final = 500
-"""Most bytes of a label."""
 LEAST_DIGITS: Final = 4
 """Fewest digits of a prefix's name that stand for all of them."""
-_BATCH: Final = 64
-"""Blocks that are read and written at once."""
-
-
-class PinAbout(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pinned prefix is said to be."""
-
-    label: str = ""
-    tokens: int = 0
-    made_at: int = 0
-    """Second since 1970."""
 
 
 class Prefix(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,64 +51,6 @@ def prefixes(root: Path) -> list[Prefix]:
     """All there are, those used last first. Raises StoreError and OSError."""
     found = [each for kind in holdings(root) for each in of_kind(kind)]
     return sorted(found, key=lambda each: (-each.used_at, each.id))
-
-
-def pin(
-    folder: StoreFolder,
-    held: Holdings,
-    keys: Sequence[Key],
-    label: str,
-    checksum: Checksum,
-    now: float | None = None,
-) -> bool:
-    """Keep a prefix that is on disk from making room; returns whether it was not pinned before.
-
-    Raises StoreError where blocks of it are not there, or are not what their ``checksum`` says, or
-    it is too large, and OSError.
-    """
-    needed = held.needed(keys)
-    blocks = held.read(needed, checksum)
-    return pin_blocks(folder, held.about, keys[-1], blocks, len(needed), len(keys), label, now)
-
-
-def pin_blocks(
-    folder: StoreFolder,
-    about: KindAbout,
-    tail: Key,
-    blocks: Iterable[NewBlock],
-    count: int,
-    places: int,
-    label: str,
-    now: float | None = None,
-) -> bool:
-    """Pin a prefix whose ``count`` blocks come from elsewhere; otherwise as :func:`pin`. If taking
-    a block raises, nothing is pinned."""
-    check_label(label)
-    second = min(max(int(time.time() if now is None else now), 0), LAST_SECOND)
-    facts = PinAbout(label=label, tokens=places * BLOCK_SIZE, made_at=second)
-    layout = layout_of(about, count, folder.digest)
-
-    def fill(segment: Segment) -> None:
-        slot, batch = 0, []
-        with segment.locked():
-            for block in blocks:
-                batch.append(block)
-                if len(batch) == _BATCH:
-                    slot = _put(segment, slot, batch)
-                    batch = []
-            slot = _put(segment, slot, batch)
-            if slot != count:
-                raise StoreError(f"{slot:,} of {count:,} blocks came")
-        uses = segment.uses()
-        uses["second"] = second
-        segment.put_uses(range(count), uses)
-
-    return folder.pin(tail, layout, msgspec.json.encode(facts), fill)
-
-
-def layout_of(about: KindAbout, count: int, digest: bytes) -> SegmentLayout:
-    """Where things are in the file of a pinned prefix of so many blocks."""
-    return SegmentLayout(digest, count, pages(max(about.group_bytes)))
 
 
 def found(root: Path, names: Sequence[str]) -> list[Prefix]:
@@ -168,28 +94,9 @@ def rename(root: Path, prefix: Prefix, label: str) -> Prefix:
         if segment is None:
             raise StoreError(f"{name} was removed meanwhile")
         with contextlib.closing(segment):
-            facts = msgspec.structs.replace(_facts(segment), label=label)
+            facts = msgspec.structs.replace(pin_about(segment), label=label)
             segment.set_about(msgspec.json.encode(facts))
     return msgspec.structs.replace(prefix, label=label)
-
-
-def check_label(label: str) -> None:
-    """Raises StoreError for what is no label."""
-    if len(label.encode("utf-8", "surrogatepass")) > LABEL_BYTES or not label.isprintable():
-        raise StoreError(
-            f"a label is a line of at most {LABEL_BYTES} bytes, without control characters"
-        )
-
-
-def _put(segment: Segment, slot: int, blocks: Sequence[NewBlock]) -> int:
-    """Write blocks into the slots from ``slot`` on; returns the next one."""
-    if not blocks:
-        return slot
-    end = slot + len(blocks)
-    if end > segment.layout.slots:
-        raise StoreError("more blocks came than were told of")
-    segment.put(range(slot, end), entries_of(blocks), [each.data for each in blocks])
-    return end
 
 
 def of_kind(kind: Holdings, tails: Iterable[Key] | None = None) -> Iterator[Prefix]:
@@ -207,7 +114,7 @@ def of_kind(kind: Holdings, tails: Iterable[Key] | None = None) -> Iterator[Pref
         blocks = [row for key in path for row in _distinct(rows.get(key, ()))]
         whole = _is_whole(kind, path)
         segment = pinned.get(tail)
-        facts = PinAbout() if segment is None else _facts(segment)
+        facts = PinAbout() if segment is None else pin_about(segment)
         last = max((row.second for row in rows.get(tail, ())), default=0)
         yield Prefix(
             id=tail.hex(),
@@ -263,13 +170,6 @@ def _distinct(rows: Iterable[Row]) -> Iterable[Row]:
 
 def _place(rows: dict[Key, list[Row]], key: Key) -> int:
     return max((int(row.entry["place"]) for row in rows.get(key, ())), default=-1)
-
-
-def _facts(segment: Segment) -> PinAbout:
-    try:
-        return msgspec.json.decode(segment.about(), type=PinAbout)
-    except msgspec.DecodeError:
-        return PinAbout()
 
 
 def _named(known: Sequence[Prefix], name: str, root: Path) -> Prefix:

@@ -5,23 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.cache.retention import Retention
 from penstock.kvstore.blocks import Name, NewBlock, name_of
-from penstock.kvstore.kept_blocks import MOST_KEPT_S, KeptBlocks
+from penstock.kvstore.kept_blocks import KeptBlocks
+from penstock.kvstore.places import Place
 from penstock.kvstore.segment import Segment
 from penstock.kvstore.use_notes import OthersUses
-
-
-class Place(NamedTuple):
-    """Where a block is."""
-
-    segment: Segment
-    slot: int
 
 
 class SlotIndex:
@@ -218,7 +211,7 @@ class SlotIndex:
             names = [self._names[segment][slot] for slot in others.slots[order].tolist()]
             uses = zip(
                 names,
-                self._when(names, others.seconds[order].tolist(), now),
+                self._kept.heeded(names, others.seconds[order].tolist(), now),
                 others.again[order].tolist(),
                 strict=True,
             )
@@ -237,7 +230,7 @@ class SlotIndex:
         kept, found = [], list(found)
         with self._mutex:
             names = [self._name_of(place) for _, _, place in found]
-            times = self._when(names, [second for second, _, _ in found], now)
+            times = self._kept.heeded(names, [second for second, _, _ in found], now)
             for (_, is_again, place), at in zip(found, times, strict=True):
                 until = self._enter_found(place, at, is_again)
                 if until is not None:
@@ -269,21 +262,6 @@ class SlotIndex:
 
     # The mutex is held.
 
-    def _when(
-        self, names: Sequence[Name | None], seconds: Sequence[float], now: float
-    ) -> list[float]:
-        """When blocks count as used last of which others have noted these seconds, of a chain the
-        tail first. One to come is until when a block is to stay, as far as so many are kept here,
-        of a chain its head; or it is of a clock that was set back."""
-        times = [min(second, now) for second in seconds]
-        for i in reversed(range(len(times))):
-            name, second = names[i], seconds[i]
-            if name is None or not now < second <= now + MOST_KEPT_S:
-                continue
-            if self._kept.add(name, second, now):
-                times[i] = second
-        return times
-
     def _name_of(self, place: Place) -> Name | None:
         """The block of a slot's entry; None where there is none that can be found."""
         entry = place.segment.entries[place.slot]
@@ -305,7 +283,7 @@ class SlotIndex:
         other = self._places.get(name)
         if other is not None:
             # All processes keep the same one of two, or each might write over the other's.
-            if _order(other) <= _order(place):
+            if other.order <= place.order:
                 return None
             self._leave(*other)
         group = int(entry["group"])
@@ -338,23 +316,5 @@ class SlotIndex:
         return True
 
 
-def _order(place: Place) -> tuple[bool, str, int]:
-    """The lesser of two places of one block is kept: a pinned one first."""
-    return not place.segment.is_pinned, place.segment.path.name, place.slot
-
-
 def _by_place(written: tuple[int, NewBlock]) -> int:
     return -written[1].place
-
-
-def runs(places: Sequence[Place]) -> Iterator[tuple[Segment, range]]:
-    """Slots that follow each other, in the order of ``places``."""
-    first = 0
-    for i in range(1, len(places) + 1):
-        if (
-            i == len(places)
-            or places[i].segment is not places[i - 1].segment
-            or places[i].slot != places[i - 1].slot + 1
-        ):
-            yield places[first].segment, range(places[first].slot, places[i - 1].slot + 1)
-            first = i

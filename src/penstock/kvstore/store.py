@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.cache.prefix import Key
 from penstock.cache.retention import Retention
-from penstock.interface.blocks import BlockBytes, Bytes, Checksums
-from penstock.kvstore.blocks import Name, NewBlock, entries_of, is_of, name_of
+from penstock.interface.blocks import Bytes
+from penstock.kvstore.block_reader import BlockReader, ReadBlocks
+from penstock.kvstore.blocks import Name, NewBlock, entries_of, name_of
 from penstock.kvstore.cipher import BlockCipher
 from penstock.kvstore.clock import SteadyClock
-from penstock.kvstore.folder import NO_ROOM, StoreFolder
+from penstock.kvstore.folder import StoreFolder
+from penstock.kvstore.growth import Growth
 from penstock.kvstore.layout import SegmentLayout, pages
-from penstock.kvstore.read_memory import joined
+from penstock.kvstore.places import Place
 from penstock.kvstore.segment import Segment
-from penstock.kvstore.slot_index import Place, SlotIndex, runs
+from penstock.kvstore.slot_index import SlotIndex
 from penstock.kvstore.use_notes import UseNotes
 
-_SEGMENTS: Final = 32
-"""About as many segments a store has when it is full: so little gives way at once where another
-kind of blocks needs room, and few files are open."""
-_LEAST_SLOTS: Final = 16
 KEPT_SHARE: Final = 0.5
 """The part of the limit that blocks may take which are kept until a time."""
-FREE_SHARE: Final = 0.25
-"""The part of the disk's free room that a new segment takes at most: so a disk with less room than
-the limit is filled by and by, and not refused the first segment."""
-FULL_S: Final = 60.0
-"""Seconds for which a store does not grow after the disk was full."""
 _ROUNDS: Final = 4
 """How often other slots are looked for where others were quicker."""
 
@@ -47,20 +38,6 @@ class StoreStats:
     written: int = 0
     evicted: int = 0
     """Those that made room."""
-    read: int = 0
-    lost: int = 0
-    """Those that were gone, or other ones, when they were read."""
-
-
-class ReadBlocks(NamedTuple):
-    """What was read of some blocks."""
-
-    count: int
-    """How many there are, from the first on."""
-    content: BlockBytes
-    damaged: Sequence[Place] = ()
-    """Where the block behind them is, if it cannot be decrypted: it is found no more, and for
-    :meth:`KvStore.empty`."""
 
 
 class KvStore:
@@ -90,15 +67,14 @@ class KvStore:
         self._cipher = cipher
         self._folder = folder
         self._group_bytes = tuple(group_bytes)
-        self._slot_bytes = slot_bytes = pages(max(group_bytes))
-        most = min(max(limit // _SEGMENTS, _LEAST_SLOTS * slot_bytes), limit)
-        self._layout = SegmentLayout.of_bytes(folder.digest, slot_bytes, most)
+        self._slot_bytes = pages(max(group_bytes))
         self._now = SteadyClock() if now is None else now
+        self._growth = Growth(folder, self._slot_bytes, limit, self._now)
         self._index = SlotIndex(
-            self._group_bytes, retention, windowed, int(limit * KEPT_SHARE) // slot_bytes
+            self._group_bytes, retention, windowed, int(limit * KEPT_SHARE) // self._slot_bytes
         )
+        self._reader = BlockReader(self._index, self._group_bytes, cipher)
         self._notes = UseNotes()
-        self._grow_at = -math.inf
         self.stats = StoreStats()
         try:
             self._open_segments()
@@ -114,13 +90,13 @@ class KvStore:
     @property
     def fits(self) -> bool:
         """Whether the limit holds any block at all."""
-        return self._layout is not None
+        return self._growth.fits
 
     @property
     def is_cramped(self) -> bool:
         """Whether the disk had no room when the store was to grow: its own blocks make room
         before its limit is reached."""
-        return self._grow_at > -math.inf
+        return self._growth.is_cramped
 
     @property
     def place_bytes(self) -> int:
@@ -154,7 +130,7 @@ class KvStore:
 
     def read_bytes(self, count: int) -> int:
         """Bytes of memory into which so many blocks are read."""
-        return count * self._slot_bytes
+        return self._reader.num_bytes(count)
 
     def read(
         self,
@@ -169,23 +145,7 @@ class KvStore:
         it then, unless they were encrypted. ``past_cache``: as ``Segment.read``. Their checksums
         are those that they were written with, and were not compared with the bytes.
         """
-        places = self._index.places(_names(keys, group))
-        size, count = self._group_bytes[group], len(places)
-        if memory is None:
-            memory, past_cache = np.empty(self.read_bytes(count), np.uint8), False
-        slots = memory[: self.read_bytes(count)].reshape(count, self._slot_bytes)
-        sums = np.empty(count, np.uint32)
-        done = 0
-        for segment, numbers in runs(places):
-            part = slots[done : done + len(numbers)]
-            for entry in segment.read(numbers.start, part, past_cache):
-                if not is_of(entry, keys[done], group, size):
-                    self.stats.lost += 1
-                    return self._opened(keys, group, slots[:done], sums)
-                sums[done] = entry["crc"]
-                done += 1
-                self.stats.read += 1
-        return self._opened(keys, group, slots, sums)
+        return self._reader.read(keys, group, memory, past_cache)
 
     def write(self, blocks: Sequence[NewBlock]) -> int:
         """Write blocks that are not there yet, for which others may make room; returns how many
@@ -262,30 +222,13 @@ class KvStore:
         """Raise AssertionError unless index, slots and what is retained agree."""
         self._index.check_integrity()
 
-    def _opened(
-        self, keys: Sequence[Key], group: int, slots: NDArray[np.uint8], sums: Checksums
-    ) -> ReadBlocks:
-        """The blocks of slots that were read, up to the first that cannot be decrypted."""
-        size, damaged = self._group_bytes[group], list[Place]()
-        if self._cipher is None:
-            return ReadBlocks(len(slots), BlockBytes(joined(slots, size), sums[: len(slots)]))
-        opened: list[bytes] = []
-        for key, slot in zip(keys, slots, strict=False):
-            content = self._cipher.opened(key, group, slot[:size])
-            if content is None:
-                damaged = self.drop([key], group)
-                break
-            opened.append(content)
-        data = np.frombuffer(b"".join(opened), np.uint8)
-        return ReadBlocks(len(opened), BlockBytes(data, sums[: len(opened)]), damaged)
-
     def _choose(self, count: int, staying: Collection[Name]) -> list[tuple[Segment, list[int]]]:
         """Up to so many slots for new blocks, in each segment ascending; none of what is
         ``staying``."""
         chosen: dict[Segment, list[int]] = {}
         left = count - self._index.take_free(count, chosen)
         while left:
-            segment = self._grown()
+            segment = self._growth.segment(len(self._index) == self._index.num_pinned)
             if segment is None:
                 break
             self._index.adopt(segment)
@@ -294,25 +237,6 @@ class KvStore:
             for place in self._index.victims(left, self._now(), staying):
                 chosen.setdefault(place.segment, []).append(place.slot)
         return [(segment, sorted(slots)) for segment, slots in chosen.items()]
-
-    def _grown(self) -> Segment | None:
-        """A new segment; None where own blocks must make room instead."""
-        layout = self._layout
-        if layout is None or self._now() < self._grow_at:
-            return None
-        least = min(layout.slots, _LEAST_SLOTS)
-        free = int(self._folder.free_bytes() * FREE_SHARE)
-        if layout.total_bytes > free:
-            smaller = SegmentLayout.of_bytes(layout.digest, layout.slot_bytes, free)
-            slots = max(least, 0 if smaller is None else smaller.slots)
-            layout = dataclasses.replace(layout, slots=slots)
-        try:
-            return self._folder.make(layout)
-        except OSError as error:
-            if error.errno not in NO_ROOM or len(self._index) == self._index.num_pinned:
-                raise
-            self._grow_at = self._now() + FULL_S
-            return None
 
     def _put(
         self, segment: Segment, slots: list[int], blocks: Sequence[NewBlock]

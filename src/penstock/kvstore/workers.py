@@ -15,12 +15,14 @@ import numpy as np
 
 from penstock.cache.prefix import Key
 from penstock.interface.blocks import BlockBytes, Bytes
+from penstock.kvstore.block_reader import ReadBlocks
 from penstock.kvstore.blocks import Checksum, NewBlock
 from penstock.kvstore.disk_speed import DiskSpeed
+from penstock.kvstore.growth import FULL_S
 from penstock.kvstore.pieces import Piece, Wanted
+from penstock.kvstore.places import Place
 from penstock.kvstore.read_memory import ReadMemory, pages
-from penstock.kvstore.slot_index import Place
-from penstock.kvstore.store import FULL_S, KvStore, ReadBlocks
+from penstock.kvstore.store import KvStore
 
 QUEUE_BYTES: Final = 64 << 20
 """Bytes of blocks that may wait to be written. What comes then stays in the cache, and is written

@@ -20,8 +20,9 @@ from penstock.engine.prompt_keys import prompt_keys
 from penstock.errors import RequestError, StoreError
 from penstock.interface.messages import EngineRequest
 from penstock.kv_disk_config import BlockPlace
+from penstock.kvstore.pinned_prefix import check_label
 from penstock.kvstore.pinning import pin_computed
-from penstock.kvstore.prefixes import Prefix, check_label, found, prefixes, remove, rename
+from penstock.kvstore.prefixes import Prefix, found, prefixes, remove, rename
 from penstock.sampling.params import SamplingParams
 from penstock.server.bodies import Bodies
 from penstock.server.body_decoder import BodyDecoder

@@ -24,7 +24,8 @@ from penstock.kv_disk_config import KvDisk
 from penstock.kvstore.about import KindAbout
 from penstock.kvstore.blocks import Name
 from penstock.kvstore.cipher import OVERHEAD, BlockCipher
-from penstock.kvstore.folder import ABOUT, StoreFolder, kind_folder, kind_folders
+from penstock.kvstore.directory import ABOUT, kind_folder, kind_folders
+from penstock.kvstore.folder import StoreFolder
 from penstock.kvstore.rates import read_rates, write_rates
 from penstock.kvstore.segment import SUFFIX
 from penstock.kvstore.store import KvStore
@@ -168,8 +169,8 @@ def _store(disk: KvDisk, about: KindAbout, cipher: BlockCipher | None) -> KvStor
 
 def _has_other_key(root: Path, about: KindAbout) -> bool:
     """Whether there are such blocks, but for what encrypts them."""
-    with contextlib.suppress(OSError, StoreError):
-        for path in kind_folders(root):
+    for path in kind_folders(root):
+        with contextlib.suppress(OSError, StoreError):  # it says nothing of what it has
             other = KindAbout.decoded((path / ABOUT).read_bytes())
             same = other.identity == about.identity
             if same and other.cipher != about.cipher and any(path.glob(f"*{SUFFIX}")):
