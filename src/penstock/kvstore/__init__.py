@@ -7,7 +7,7 @@ The package knows bytes and files, no models, no caches and no engines. From the
     KvStore       store.py         what can be found: blocks are written, read and make room
     BlockReader   block_reader.py  reads blocks out of their slots
     Growth        growth.py        when the store grows, and by how much
-    SlotIndex     slot_index.py    which block is in which slot, and what makes room: books, no files
+    SlotIndex     slot_index.py    which block is in which slot, and what makes room; no files
     Place         places.py        a slot of a segment
     KeptBlocks    kept_blocks.py   until when blocks are kept that somebody has asked for
     UseNotes      use_notes.py     when blocks were used, here and by others
