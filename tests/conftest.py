@@ -19,7 +19,7 @@ from collections.abc import Generator
 import hypothesis
 import pytest
 
-pytest_plugins = ["pytester", "support.no_skips", "support.thinned"]
+pytest_plugins = ["pytester", "support.always_read", "support.no_skips", "support.thinned"]
 
 _FOLDERS = pytest.StashKey[contextlib.ExitStack]()
 _MOST_WORKERS = 4

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from penstock.cache.geometry import BLOCK_SIZE
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import load_models, open_model, plan_engine
-from penstock.interface.messages import TierStats
+from penstock.interface.messages import EngineRequest, SequenceUpdate, TierStats
 from penstock.kvstore.layout import SegmentLayout
+from support.bitwise import prompt
+from support.handed import Answers, complete, request
 from support.waiting import PATIENCE_S
 
 
@@ -25,6 +31,51 @@ def tiered(config: EngineConfig) -> Iterator[EngineCore]:
         core.check_integrity()
     finally:
         core.close()
+
+
+def of_some(name: str) -> list[EngineRequest]:
+    """Requests that share some of their prefixes, and some that may not."""
+    shared = prompt(1, 200)
+    return [
+        request(f"a{name}", shared),
+        request(f"b{name}", shared[:150] + prompt(2, 47), temperature=1.0, seed=3),
+        request(f"c{name}", prompt(3, 5 * BLOCK_SIZE), n=2, temperature=1.0, seed=4),
+        request(f"d{name}", prompt(4, 5 * BLOCK_SIZE + 1), salt="salt"),
+        request(f"e{name}", shared, salt="other"),
+        request(f"f{name}", prompt(5, 300), max_tokens=40),
+    ]
+
+
+def in_order(answers: Answers) -> list[list[tuple[int, Any]]]:
+    """Answers in the order of the requests' names, which may differ otherwise."""
+    return [answers[key] for key in sorted(answers)]
+
+
+def all_updates(core: EngineCore) -> list[SequenceUpdate]:
+    """Step to the end of all requests."""
+    updates: list[SequenceUpdate] = []
+    while core.has_work:
+        updates += core.step()
+    return updates
+
+
+def check_damage_is_noticed(
+    start: Callable[[], AbstractContextManager[EngineCore]],
+    root: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A block of which a bit has flipped on disk is computed again, with what is behind it, told of
+    once, and there when the engine starts again."""
+    asked = [request("a", prompt(1, 300))]
+    with start() as core:
+        expected = complete(core, asked)
+    flip_block(root, 3)
+    for damaged, restored in ((1, 96), (0, 288)):
+        with start() as core:
+            assert complete(core, asked) == expected
+            assert tier(core).damaged_blocks == damaged
+            assert caplog.text.count("not what its checksum says") == 1
+            assert tier(core).restored_tokens == restored
 
 
 def tier(core: EngineCore) -> TierStats:

@@ -20,21 +20,14 @@ from support.tiered import flip, segments, settle, tier, tiered
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.engine.block_identity import BlockIdentity
 from penstock.engine.loader import plan_engine
-from penstock.engine.tiers.rule import ReadingCosts
 from penstock.errors import ConfigError
 from penstock.interface.blocks import BLOCK_LAYOUT, DEVICE_LAYOUT
+
+pytestmark = pytest.mark.usefixtures("always_read")
 
 BLOCK = 12288
 """Bytes of a block of LLAMA."""
 CUDA: dict[str, Any] = {"backend": "cuda", "threads": None}
-
-
-@pytest.fixture(autouse=True)
-def always_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is below the pool is read, however busy the machine is."""
-    monkeypatch.setattr(ReadingCosts, "worth", lambda *args: True)
-    monkeypatch.setattr(ReadingCosts, "patience_s", lambda *args: 60.0)
-
 
 DEVICES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     name: KINDS[name] for name in ("bfloat16", "float32", "int8", "windows", "latents", "drafts")

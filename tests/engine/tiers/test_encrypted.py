@@ -15,22 +15,15 @@ from support.tiered import flip, segments, tier, tiered
 
 from penstock.backends.checksum import crc32c
 from penstock.engine.loader import plan_engine
-from penstock.engine.tiers.rule import ReadingCosts
 from penstock.errors import ConfigError
 from penstock.kvstore.layout import SegmentLayout
 from penstock.kvstore.parcel import export, import_prefix
 from penstock.kvstore.prefixes import prefixes
 
-pytestmark = needs_native
+pytestmark = [needs_native, pytest.mark.usefixtures("always_read")]
 
 if importlib.util.find_spec("cryptography") is None:
     lacking(Need.EXTRA, "encryption")
-
-
-@pytest.fixture(autouse=True)
-def always_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReadingCosts, "worth", lambda *args: True)
-    monkeypatch.setattr(ReadingCosts, "patience_s", lambda *args: 60.0)
 
 
 def keyed(tmp_path: Path, name: str, **options: Any) -> Any:

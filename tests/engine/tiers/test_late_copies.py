@@ -13,43 +13,18 @@ from support.cached_kinds import KINDS
 from support.handed import LLAMA, complete, config, folder_of, plain, request
 from support.late_device import LateDevice, late
 from support.needs import needs_native
-from support.tiered import flip_block, tier
+from support.tiered import all_updates, check_damage_is_noticed, in_order, of_some, tier
 
-from penstock.cache.geometry import BLOCK_SIZE
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import plan_engine
 from penstock.engine.tiers.host_blocks import HostBlocks
 from penstock.engine.tiers.rule import ReadingCosts
 from penstock.errors import EngineDeadError
-from penstock.interface.messages import EngineRequest
 
-pytestmark = needs_native
+pytestmark = [needs_native, pytest.mark.usefixtures("always_read")]
 
 BLOCK = 12288
 """Bytes of a block of LLAMA."""
-
-
-@pytest.fixture(autouse=True)
-def always_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is below the pool is read, however busy the machine is."""
-    monkeypatch.setattr(ReadingCosts, "worth", lambda *args: True)
-    monkeypatch.setattr(ReadingCosts, "patience_s", lambda *args: 60.0)
-
-
-def asked(name: str) -> list[EngineRequest]:
-    shared = prompt(1, 200)
-    return [
-        request(f"a{name}", shared),
-        request(f"b{name}", shared[:150] + prompt(2, 47), temperature=1.0, seed=3),
-        request(f"c{name}", prompt(3, 5 * BLOCK_SIZE), n=2, temperature=1.0, seed=4),
-        request(f"d{name}", prompt(4, 5 * BLOCK_SIZE + 1), salt="salt"),
-        request(f"e{name}", shared, salt="other"),
-        request(f"f{name}", prompt(5, 300), max_tokens=40),
-    ]
-
-
-def in_order(answers: dict[Any, Any]) -> list[Any]:
-    return [answers[key] for key in sorted(answers)]
 
 
 def host(core: Any) -> Any:
@@ -79,7 +54,7 @@ def test_answers_are_those_of_an_engine_without(kind: str, haste: float, tmp_pat
     model, options = KINDS[kind]
     folder = folder_of(tmp_path, model)
     alone = plain(config(folder, **options))
-    expected = in_order(complete(alone, asked("")))
+    expected = in_order(complete(alone, of_some("")))
     alone.close()
     block = block_bytes(folder, options)
     small = options | {"kv_cache_bytes": 24 * block, "max_model_len": 480}
@@ -91,7 +66,8 @@ def test_answers_are_those_of_an_engine_without(kind: str, haste: float, tmp_pat
             with late(config(folder, **small, **more), host_blocks * block, seed, haste) as core:
                 for name in ("1", "2", "3"):
                     assert (
-                        in_order(complete(core, asked(name), lambda: check_host(core))) == expected
+                        in_order(complete(core, of_some(name), lambda: check_host(core)))
+                        == expected
                     )
                     settle_all(core)
                 stats = core.stats()
@@ -150,13 +126,6 @@ def test_requests_say_which_tier_their_tokens_came_from(tmp_path: Path) -> None:
         assert host(core).fetches == 2
         assert host(core).read_seconds > 0
         assert tier(core).fetches == 1
-
-
-def all_updates(core: Any) -> list[Any]:
-    updates = []
-    while core.has_work:
-        updates += core.step()
-    return updates
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "windows"])
@@ -224,17 +193,8 @@ def test_what_is_reset_is_found_no_more(tmp_path: Path) -> None:
 
 def test_a_flipped_bit_on_disk_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The thread that reads it compares checksums, and the device nothing."""
-    folder = folder_of(tmp_path, LLAMA)
-    disk = config(folder, kv_disk=f"{tmp_path / 'kv'}:100MB")
-    with late(disk) as core:
-        expected = complete(core, [request("a", prompt(1, 300))])
-    flip_block(tmp_path, 3)
-    for damaged, restored in ((1, 96), (0, 288)):
-        with late(disk) as core:
-            assert complete(core, [request("a", prompt(1, 300))]) == expected
-            assert tier(core).damaged_blocks == damaged
-            assert caplog.text.count("not what its checksum says") == 1
-            assert tier(core).restored_tokens == restored
+    disk = config(folder_of(tmp_path, LLAMA), kv_disk=f"{tmp_path / 'kv'}:100MB")
+    check_damage_is_noticed(lambda: late(disk), tmp_path, caplog)
 
 
 def test_the_faster_store_is_read_where_the_slower_is_not_worth_it(
