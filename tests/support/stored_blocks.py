@@ -92,3 +92,8 @@ def same(store: KvStore, numbers: Sequence[int], group: int = 0) -> bool:
         (row == block(number, group).data).all() and sum_ == block(number, group).checksum
         for number, row, sum_ in zip(numbers, rows, content.checksums, strict=True)
     )
+
+
+def total_bytes(root: Path) -> int:
+    """Bytes of all segments below a folder."""
+    return sum(path.stat().st_size for path in root.rglob("*.kvseg"))
