@@ -1,4 +1,4 @@
-"""What blocks of one kind are of: all that their bytes depend on, besides tokens."""
+"""What identifies a kind of blocks: all that their bytes depend on, besides tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.kvstore.layout import VERSION
 
 
 class KindAbout(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of blocks. Its folder is named by a digest of this, and holds it for people."""
+    """Identifies a kind of blocks. Its folder is named by the digest, and holds this in JSON."""
 
     model: str
     """Its name, for people; not part of the digest."""
@@ -22,10 +22,10 @@ class KindAbout(msgspec.Struct, frozen=True, kw_only=True):
     group_bytes: tuple[int, ...]
     """Bytes of a block of each group of layers, as it is on disk."""
     windows: tuple[int, ...]
-    """What tokens see in each group: 0, all before them; a positive number, so many of the latest;
-    a negative one, their chunk of so many."""
+    """The attention window of each group: 0 for none (a token sees all before it), ``n`` for a
+    sliding window of n tokens, ``-n`` for chunks of n tokens."""
     cipher: str = ""
-    """What tells the key apart by which they are encrypted; empty: they are not."""
+    """Fingerprint of the key that encrypts the blocks; empty where they are not encrypted."""
     store: int = VERSION
 
     @classmethod
@@ -55,9 +55,9 @@ class KindAbout(msgspec.Struct, frozen=True, kw_only=True):
         try:
             about = msgspec.json.decode(content, type=cls)
         except msgspec.DecodeError as error:
-            raise StoreError(f"it is not said what its blocks are of: {error}") from None
+            raise StoreError(f"the description of its blocks cannot be read: {error}") from None
         if not about.group_bytes or len(about.windows) != len(about.group_bytes):
-            raise StoreError("it is not said which groups of layers its blocks are of")
+            raise StoreError("the description of its blocks does not name their groups of layers")
         if min(about.group_bytes) <= 0:
             raise StoreError("its blocks have no bytes")
         return about
@@ -85,7 +85,7 @@ class KindAbout(msgspec.Struct, frozen=True, kw_only=True):
         return min(first_seen_block(window, count * BLOCK_SIZE), count)
 
     def differences(self, other: KindAbout) -> list[str]:
-        """What of ``other`` is not as here, in words."""
+        """How ``other`` differs, in words."""
         mine, its = self.identity, other.identity
         different = [
             f"{name} {its.get(name)}, not {mine.get(name)}"

@@ -1,4 +1,4 @@
-"""A block as it is written, and what its entry says of it."""
+"""A block to write, and its entry in a segment."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class NewBlock(NamedTuple):
     """The key of the block before it, or the root of its chain."""
     group: int
     place: int
-    """Its number in its chain; the first is 0."""
+    """Its position in its chain, from 0."""
     data: Bytes
     checksum: int | None
-    """None where whoever writes it is to take it."""
+    """None: whoever writes the block computes it."""
 
     @property
     def name(self) -> Name:
@@ -44,7 +44,7 @@ class NewBlock(NamedTuple):
 
 
 def entries_of(blocks: Sequence[NewBlock]) -> Entries:
-    """The entries of blocks, but for what is the segment's own to say."""
+    """The entries of blocks, without the fields that ``Segment.put`` fills in."""
     entries = np.zeros(len(blocks), ENTRY)
     for entry, block in zip(entries, blocks, strict=True):
         entry["key"] = block.key

@@ -1,4 +1,4 @@
-"""Which pages of a file the system has in memory."""
+"""Which pages of a file are in the page cache."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _UNKNOWN: Final = -1
 
 
 class CachedPages:
-    """Looks without reading (``mincore``). Any thread.
+    """Asks ``mincore``, which reads nothing. Any thread.
 
-    A read that must not wait (``RWF_NOWAIT``) would look, too, but lets the system read ahead, up
-    to 8 MiB, what is then read past its cache once more.
+    A read that must not wait (``RWF_NOWAIT``) would tell, too, but starts a readahead of up to
+    8 MiB, which is then read past the page cache once more.
     """
 
     def __init__(self, fd: int) -> None:
@@ -27,7 +27,7 @@ class CachedPages:
         self._fd = fd
         self._mutex = threading.Lock()
         self._map: mmap.mmap | None = None
-        """Tells where the file's pages would be; none is ever looked into."""
+        """Gives the pages the addresses that ``mincore`` is asked of; none is ever touched."""
         self._address = _UNKNOWN
 
     def bytes_at(self, at: int, size: int) -> int:

@@ -1,4 +1,4 @@
-"""The time by which blocks are used."""
+"""A clock for the times of blocks' uses."""
 
 from __future__ import annotations
 

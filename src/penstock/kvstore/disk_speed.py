@@ -1,13 +1,13 @@
-"""How fast a disk is, and so by which way it is read."""
+"""How fast a disk is, and so whether it is read through the page cache."""
 
 from __future__ import annotations
 
 from typing import Final
 
 LEAST_BANDWIDTH: Final = 300e6
-"""Bytes a second below which a disk is read by way of the system's cache, which keeps what was read
-as far as there is memory to spare. Copies are little of the time that such a disk takes, and what
-is found in memory comes ten times as fast."""
+"""Bytes a second below which a disk is read through the page cache, which keeps what was read as
+long as there is memory to spare. Copies are little of the time that such a disk takes, and what is
+found in memory comes ten times as fast."""
 _MEMORY_BYTES: Final = 64 << 20
 """Bytes after which an older measurement weighs less than half."""
 
@@ -26,8 +26,8 @@ class DiskSpeed:
         return self._bytes < LEAST_BANDWIDTH * self._seconds
 
     def add(self, size: int, began: float, ended: float) -> float:
-        """Note a read, once the one that ended before was noted; returns which part of its seconds
-        is not one of others."""
+        """Note a read, in the order in which reads end; returns the seconds of it in which none of
+        those noted before was under way."""
         seconds = max(ended - max(began, self._until), 0.0)
         self._until = max(ended, self._until)
         kept = _MEMORY_BYTES / (_MEMORY_BYTES + size)

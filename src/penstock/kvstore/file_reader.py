@@ -1,4 +1,4 @@
-"""Reads a file by way of the system's cache, or past it."""
+"""Reads a file through the page cache, or past it (direct I/O)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from penstock.kvstore.layout import PAGE
 class FileReader:
     """Reads whole pages of a file into memory. Any thread; methods raise OSError.
 
-    Past the cache (``O_DIRECT``) a disk writes into the memory itself: of 267 MB that takes 15 ms
-    of a core where copies out of the cache, whose pages are made for it, take 100 to 250 ms, and
-    the disk is faster besides (docs/kv-tiers.md has the measurements). File systems that cannot are
-    read by way of the cache.
+    Past the page cache (``O_DIRECT``) a disk writes into the memory itself: of 267 MB that takes
+    15 ms of a core where copies out of the cache, whose pages are made for it, take 100 to 250 ms,
+    and the disk is faster besides (docs/kv-tiers.md has the measurements). File systems that cannot
+    are read through the cache.
     """
 
     def __init__(self, path: Path, fd: int) -> None:
@@ -35,7 +35,7 @@ class FileReader:
     def read(self, memory: Bytes, at: int, past_cache: bool) -> bool:
         """Fill ``memory`` with what is at ``at`` in the file; returns whether that is so much.
 
-        ``past_cache``: only what is in the system's cache comes from there. ``memory`` begins with
+        ``past_cache``: only what is in the page cache comes from there. ``memory`` begins with
         a page then, and it and ``at`` are whole pages.
         """
         left = memory.data
@@ -62,8 +62,8 @@ class FileReader:
         self._direct = self._fd
 
     def _read_cached(self, left: memoryview, at: int) -> int:
-        """Read what the system has in memory, up to the first page that it lacks; returns how many
-        bytes, whole pages."""
+        """Read what is in the page cache, up to the first page that is not; returns how many bytes,
+        whole pages."""
         size = self._cached.bytes_at(at, len(left))
         if size == 0:
             return 0

@@ -1,4 +1,4 @@
-"""What is in a directory of segments, for those who are no engine: read without being its user."""
+"""What is in a directory of segments, for those who are no engine and do not count as using it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Holdings:
             keys.append(row.entry["parent"].tobytes())
 
     def needed(self, keys: Sequence[Key]) -> list[tuple[Key, int, Row]]:
-        """The blocks, with their groups, that whoever goes on behind a chain sees. Raises
+        """The blocks, with their groups, that a continuation of the chain attends to. Raises
         StoreError where not all are there."""
         rows, about, missing = self.of(keys), self.about, 0
         found: list[tuple[Key, int, Row]] = []

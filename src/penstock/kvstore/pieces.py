@@ -1,4 +1,4 @@
-"""What is asked of a store at once, and what comes of it."""
+"""What a store is asked to read at once, and what comes back."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Piece(NamedTuple):
     """How many there are."""
     content: BlockContent
     seconds: float
-    """What reading took. Of pieces that are read at the same time, each has a part of it. 0 of what
-    is there already."""
+    """What reading took. Where several pieces were read at the same time, each second is counted
+    for one of them. 0 for what was in memory."""
     busy_s: float
-    """Seconds of a core that it took."""
+    """CPU seconds of the thread that read it."""
     memory: Bytes | None = None
     """What ``content`` is a view of, if it is to be given back when the piece is done."""
     slots: tuple[int, ...] = ()

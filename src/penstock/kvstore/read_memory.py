@@ -1,5 +1,5 @@
-"""Memory that files are read into, over and over: its pages are there already, and lie so that a
-disk can write into them itself."""
+"""Buffers that files are read into, over and over: their pages are mapped already, and aligned for
+direct I/O."""
 
 from __future__ import annotations
 

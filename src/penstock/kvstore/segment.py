@@ -41,7 +41,7 @@ PIN: Final = "pin-"
 """The names of files of pinned prefixes begin so; the key of the last block follows."""
 _PINNED: Final = re.compile(rf"{PIN}[0-9a-f]{{32}}{re.escape(SUFFIX)}")
 UNFINISHED: Final = ".new-"
-"""So begins the name of a file while it is made."""
+"""The name of a file begins so until it is complete."""
 _MODE = 0o600
 _ROWS = 512  # at once; the system takes 1,024 pieces
 _UNKNOWN = -2  # of changes: nothing was looked at yet
@@ -118,29 +118,28 @@ class Segment:
         return is_pin(self.path.name)
 
     def about(self) -> bytes:
-        """What a pinned prefix is said to be."""
+        """The description of a pinned prefix (``PinAbout``), in JSON."""
         return self._read(ABOUT_AT, ABOUT_BYTES).rstrip(b"\0")
 
     def set_about(self, about: bytes) -> None:
-        """Let a pinned prefix be said to be something else: at most :data:`ABOUT_BYTES`, which are
-        written at once."""
+        """Replace the description of a pinned prefix: at most :data:`ABOUT_BYTES`, in one write."""
         _write(self._fd, [memoryview(about.ljust(ABOUT_BYTES, b"\0"))], ABOUT_AT)
         self.sync()
 
     @property
     def is_removed(self) -> bool:
-        """Whether the file is in no folder any more, or was cut."""
+        """Whether the file was deleted, or cut."""
         status = os.fstat(self._fd)
         return status.st_nlink == 0 or status.st_size != self.layout.total_bytes
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[NDArray[np.intp]]:
-        """Keep others from writing blocks; gives what :meth:`refresh` does. The lock ends with the
-        process, however that ends."""
+        """Keep others from writing blocks; yields the slots that :meth:`refresh` returns. The lock
+        ends with the process, however that ends."""
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
             changed = self.refresh()
-            if self._change % 2:  # whoever wrote last did not come to its end
+            if self._change % 2:  # the last writer died while it wrote
                 self._set_change(self._change + 1)
             yield changed
             if self._change % 2:
@@ -190,7 +189,7 @@ class Segment:
         self._write_entries(slots, entries)
 
     def clear(self, slots: Sequence[int]) -> None:
-        """Let slots be empty. The lock is held."""
+        """Empty slots. The lock is held."""
         used = [slot for slot in slots if self.entries["full"][slot]]
         if used:
             self._write_entries(used, np.zeros(len(used), ENTRY))
@@ -199,8 +198,8 @@ class Segment:
         """Read the slots from ``first`` on into ``[slots, slot_bytes]``, contiguous; returns their
         entries, as 0 where the slot did not have one block all the time.
 
-        ``past_cache``: what the system does not have in memory goes from the disk into ``slots``,
-        which begin with a page, without a copy on the way; the system does not keep it then.
+        ``past_cache``: what is not in the page cache goes from the disk into ``slots``, which begin
+        with a page, without a copy on the way, and is not in the page cache afterwards.
         """
         known = self.entries[first : first + len(slots)].copy()
         if not self._reader.read(slots.reshape(-1), self.layout.slot_at(first), past_cache):
@@ -218,7 +217,7 @@ class Segment:
         return np.frombuffer(self._read(self.layout.uses_at, size), USE).copy()
 
     def uses_mark(self) -> int:
-        """A number that is another one when somebody has written uses."""
+        """A number that changes whenever somebody writes uses."""
         (mark,) = USED.unpack(self._read(USED_AT, USED.size))
         return int(mark)
 

@@ -18,8 +18,8 @@ from penstock.kvstore.use_notes import OthersUses
 
 
 class SlotIndex:
-    """The books of a store: they touch no file. Blocks of pinned prefixes are found like others,
-    and never make room; nothing is written into their segments.
+    """The index of a store, in memory: it touches no file. Blocks of pinned prefixes are found like
+    others, and never make room; nothing is written into their segments.
 
     :meth:`places`, :meth:`use`, :meth:`keep`, :meth:`drop` and ``in`` may be called by any thread,
     all others by the writer.
@@ -119,8 +119,9 @@ class SlotIndex:
         return places
 
     def keep(self, names: Iterable[Name], until: float, now: float) -> list[Place]:
-        """Let blocks make room after all others before a time, now or when they come, as far as so
-        many are kept; returns where those are that are there. Of a chain the head comes first."""
+        """Let blocks make room after all others until a time, whether they are there or come later,
+        unless too many are kept already; returns where those are that are there. Of a chain the
+        head comes first."""
         places = []
         with self._mutex:
             for name in names:
@@ -133,7 +134,7 @@ class SlotIndex:
         return places
 
     def drop(self, names: Iterable[Name]) -> list[Place]:
-        """Let blocks not be found any more; returns where they are."""
+        """Find these blocks no longer; returns where they are."""
         places = []
         with self._mutex:
             for name in names:
@@ -171,7 +172,7 @@ class SlotIndex:
         self, segment: Segment, slots: Iterable[int], blocks: Iterable[NewBlock], at: float
     ) -> dict[int, float]:
         """Name free slots by the blocks that were written into them at that time; returns for each
-        until when its block is as good as used."""
+        the time that counts as its block's last use, which is to come where it is kept."""
         until: dict[int, float] = {}
         with self._mutex:
             # Of a chain the tail gives way before the head.
@@ -181,16 +182,16 @@ class SlotIndex:
         return until
 
     def leave(self, segment: Segment, slot: int) -> bool:
-        """Let a slot be free; returns whether it was not."""
+        """Free a slot; returns whether it held a block."""
         with self._mutex:
             return self._leave(segment, slot)
 
     def follow(
         self, segment: Segment, changed: NDArray[np.intp], at: float
     ) -> list[tuple[Place, float]]:
-        """Let names be those of a segment's entries where these have changed, at that time; returns
-        the places of blocks that were asked here to stay for longer than anybody knows, and until
-        when."""
+        """Name slots by their segment's entries where others have changed these; ``at`` counts as
+        the last use of blocks that are new. Returns the places of those that this engine was asked
+        to keep, and until when: nobody else knows of that."""
         kept = []
         with self._mutex:
             for slot in changed.tolist():

@@ -121,7 +121,7 @@ class KvStore:
 
     def keep(self, keys: Sequence[Key], seconds: float) -> None:
         """Let the blocks of a chain, of all groups, make room after all others for so long, now or
-        when they are written, as far as such blocks have not their share of the limit."""
+        when they are written, as long as such blocks take less than their share of the limit."""
         now = self._now()
         until = int(now + seconds)
         names = [name_of(key, g) for key in keys for g in range(len(self._group_bytes))]
@@ -169,12 +169,12 @@ class KvStore:
         return count - len(left)
 
     def drop(self, keys: Sequence[Key], group: int) -> list[Place]:
-        """Find blocks no more whose bytes are not theirs; returns where they are, for
-        :meth:`empty`."""
+        """Find blocks no longer that are damaged; returns where they are, for :meth:`empty`."""
         return self._index.drop(_names(keys, group))
 
     def empty(self, places: Sequence[Place]) -> None:
-        """Let others find no more what was dropped, as far as nothing has taken its place."""
+        """Empty the slots of blocks that were dropped, for all processes, unless others were
+        written there."""
         for place in places:
             segment = place.segment
             if segment not in self._index.segments:

@@ -85,7 +85,7 @@ class UseNotes:
 
     def exchange(self, segment: Segment) -> OthersUses:
         """Write what was noted of a segment, and return what others have noted since the last look.
-        Reads one number where neither is anything. Raises OSError."""
+        Where neither is anything, one number is read, and no more. Raises OSError."""
         with self._mutex:
             noted = self._noted.pop(segment, {})
         mark, seen = segment.uses_mark(), self._seen.get(segment)

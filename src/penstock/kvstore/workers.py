@@ -55,7 +55,8 @@ class WorkStats:
 
 
 class StoreWorkers:
-    """A store whose files no caller waits for. Its methods are one thread's, the engine's.
+    """Does a store's work with files in threads of its own, so that no caller waits for a file. All
+    methods are for one thread, the engine's.
 
     What was read is told by ``deliver``, which a reading thread calls. Whatever fails, fails
     quietly for the caller: what cannot be written is not kept, and what cannot be read is not
@@ -108,7 +109,7 @@ class StoreWorkers:
 
     @property
     def is_off(self) -> bool:
-        """Whether the store is of no use any more."""
+        """Whether nothing is kept any more, since the directory was removed."""
         return self._off
 
     @property
@@ -131,7 +132,7 @@ class StoreWorkers:
             self._changed.notify_all()
 
     def drop(self, keys: Sequence[Key], group: int) -> None:
-        """Find blocks no more whose bytes are not theirs, and have them removed."""
+        """Find blocks no longer that are damaged, and have their slots emptied."""
         self._remove_damaged(self._store.drop(keys, group))
 
     def read(self, number: int, pieces: Sequence[Wanted]) -> None:

@@ -38,7 +38,7 @@ class Due(NamedTuple):
     parent: Key
     """The key of the block before it, or the root of its chain."""
     place: int
-    """Its number in its chain; the first is 0."""
+    """Its position in its chain, from 0."""
     key: Key
 
 
@@ -67,9 +67,9 @@ class BlockStore(Protocol):
         ...
 
     def reserve(self, due: Sequence[Due], group: int) -> Sequence[Bytes] | None:
-        """Memory for copies of blocks that the store does not hold, which others may make room for:
-        for the first ones, as far as there is some. None: they may lie anywhere. What was reserved
-        is given to :meth:`write`, or to :meth:`release`."""
+        """Reserve memory for copies of blocks that the store does not hold, for which others make
+        room; there may be enough for the first ones only. None: copies may lie anywhere. What was
+        reserved is given to :meth:`write`, or to :meth:`release`."""
         ...
 
     def release(self, due: Sequence[Due], group: int) -> None:
@@ -78,7 +78,7 @@ class BlockStore(Protocol):
     def write(self, blocks: Sequence[NewBlock]) -> None: ...
 
     def drop(self, keys: Sequence[Key], group: int) -> None:
-        """Find blocks no more whose bytes are not theirs."""
+        """Find blocks no longer that are damaged."""
 
     def read(self, number: int, pieces: Sequence[Wanted]) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What is read for one sequence, and how far that is."""
+"""What is read for one sequence, and how much of it has come."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_DOUBLINGS: Final = 20
 
 @dataclass(eq=False)
 class Fetch:
-    """The blocks of one sequence that are in stores below the pool, and not in that."""
+    """The blocks of one sequence's prefix that are read from stores into the pool."""
 
     sequence: SequenceState
     number: int

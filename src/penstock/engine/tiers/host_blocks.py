@@ -1,4 +1,4 @@
-"""Blocks in the host's memory, out of which a device copies them by itself."""
+"""Blocks in pinned memory of the host, between which and its own a device copies by itself."""
 
 from __future__ import annotations
 

@@ -37,9 +37,9 @@ class Intake:
     """Asks the stores for blocks, and puts them into the cache.
 
     While sequences run, both go at a :class:`Pace` of which their steps take little notice; while
-    none does, or computing would be as good by now, as fast as can be. Blocks are put as far as
-    free ones are not wanted by those that run. Where the cache is a device's, they *land* beside
-    the steps, by whose time nobody has to go then; a step that reads them would wait.
+    none does, or computing would be as good by now, as fast as can be. Blocks are put as long as
+    sequences that run are left the free blocks that they will want. Where the cache is a device's,
+    blocks *land* beside the steps, whose time they take nothing of; a step that reads some waits.
     """
 
     def __init__(
