@@ -10,7 +10,7 @@ each prompt (``posix_fadvise``). The second reads the prompts with nothing besid
 once more, which finds it in the pool. The third reads them while another sequence decodes: that
 one's steps until the last block has come are compared with those before and behind. ``DIR`` should
 be empty, and on a disk: of a file system in memory nothing can be forgotten. The disk's own speed
-is that of reading the same files past the system's cache, by as many threads as the engine has for
+is that of reading the same files past the page cache, by as many threads as the engine has for
 that. The floor is the time of the bytes at that speed, and of the answer that is found in memory:
 looking for the prefix, and one step.
 """

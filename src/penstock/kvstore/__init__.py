@@ -15,7 +15,7 @@ The package knows bytes and files, no models, no caches and no engines. From the
     StoreFolder   folder.py        an engine's place in a directory that it shares: who gives way
                   directory.py     that directory: its lock, its limit, and the folders of kinds
     Segment       segment.py       one file of slots of equal size, and the table of what is in them
-    FileReader    file_reader.py   reads it by the system's cache (CachedPages), or past it
+    FileReader    file_reader.py   reads it through the page cache (CachedPages), or past it
     ReadMemory    read_memory.py   what it is read into
     DiskSpeed     disk_speed.py    by which of both ways a disk is read
                   layout.py        the bytes of a segment

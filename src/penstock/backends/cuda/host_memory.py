@@ -16,7 +16,7 @@ def pinned(size: int, device: torch.device) -> Bytes:
     """``[size]`` bytes of any content, which begin with a page of memory.
 
     Unlike torch's own, they are not rounded up to a power of two, and files can be read into them
-    past the system's cache. They are given back with the last view of them. Any thread. Raises
+    past the page cache. They are given back with the last view of them. Any thread. Raises
     MemoryError where the system does not give so much, or the driver cannot pin it. On the CPU,
     where kernels are interpreted, it is plain memory.
     """
