@@ -16,7 +16,7 @@ class Place(NamedTuple):
 
     @property
     def order(self) -> tuple[bool, str, int]:
-        """Of two places of one block all processes keep the lesser: a pinned one first."""
+        """All processes keep the lesser of two places of one block: a pinned one first."""
         return not self.segment.is_pinned, self.segment.path.name, self.slot
 
 
