@@ -21,7 +21,7 @@ from penstock.kvstore.slot_index import SlotIndex
 class ReadBlocks(NamedTuple):
     """What was read of some blocks."""
 
-    count: int
+    found: int
     """How many there are, from the first on."""
     content: BlockBytes
     damaged: Sequence[Place] = ()

@@ -267,10 +267,10 @@ class StoreWorkers:
 
     def _read(self, number: int, wanted: Wanted) -> Piece:
         began, busy = time.perf_counter(), time.thread_time()
-        memory, found = None, ReadBlocks(0, BlockBytes.none())
+        memory, read = None, ReadBlocks(0, BlockBytes.none())
         try:
             memory = self._memory.take(self._store.read_bytes(len(wanted.keys)))
-            found = self._store.read(
+            read = self._store.read(
                 wanted.keys, wanted.group, memory, past_cache=not self._speed.is_slow
             )
         except (OSError, MemoryError) as error:
@@ -282,12 +282,12 @@ class StoreWorkers:
             )
             with self._changed:
                 self.stats.failures += 1
-        if found.damaged:
-            self._remove_damaged(found.damaged)
-        count, content = self._checked(wanted, found.count, found.content)
+        if read.damaged:
+            self._remove_damaged(read.damaged)
+        count, content = self._checked(wanted, read.found, read.content)
         busy, now = time.thread_time() - busy, time.perf_counter()
         with self._changed:
-            self.stats.damaged += len(found.damaged)
+            self.stats.damaged += len(read.damaged)
             seconds = self._speed.add(len(content.data), began, now)
             self.stats.read_bytes += len(content.data)
             self.stats.read_seconds += seconds
