@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from zlib import crc32
 
 from penstock.kvstore.holdings import Holdings
 from penstock.kvstore.pinned_prefix import pin
-from support.stored_blocks import ABOUT, key, place_of_kind
+from support.stored_blocks import ABOUT, checksum, key, place_of_kind
 
 LIMIT = 100 * 8192
 
@@ -20,6 +19,6 @@ def pinned(root: Path, first: int, count: int, label: str = "", limit: int = LIM
     folder = place_of_kind(root, limit)
     try:
         keys = [key(n) for n in range(first, first + count)]
-        return pin(folder, held(root), keys, label, crc32, now=5000)
+        return pin(folder, held(root), keys, label, checksum, now=5000)
     finally:
         folder.close()

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from penstock.cache.retention import Lru
+from penstock.interface.blocks import Bytes
 from penstock.kvstore.about import KindAbout
 from penstock.kvstore.blocks import Name, NewBlock
 from penstock.kvstore.folder import StoreFolder
@@ -75,7 +76,11 @@ def block(number: int, group: int = 0, sizes: Sequence[int] = SIZES) -> NewBlock
     rng = np.random.default_rng([number, group])
     data = rng.integers(0, 256, sizes[group], np.uint8)
     parent = key(number - 1) if number % CHAIN else bytes(16)
-    return NewBlock(key(number), parent, group, number, data, zlib.crc32(data.tobytes()))
+    return NewBlock(key(number), parent, group, number, data, checksum(data))
+
+
+def checksum(data: Bytes) -> int:
+    return zlib.crc32(data.tobytes())
 
 
 def fill(store: KvStore, count: int) -> None:
