@@ -55,14 +55,15 @@ class PrefixList(msgspec.Struct, frozen=True):
 
 
 class RemoveBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Digits that the prefixes' ids begin with, or labels."""
+    """The first digits of the prefixes' ids, or their labels, with KIND/ before them where several
+    kinds of blocks have the prefix."""
 
     prefixes: list[str]
 
 
 class RenameBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Digits that the prefix's id begins with, or its label; and its label from now on, of which an
-    empty one is none."""
+    """The first digits of the prefix's id, or its label, with KIND/ before it as for removal; and
+    its label from now on: empty for none."""
 
     prefix: str
     label: str
