@@ -3,9 +3,11 @@ written, whatever happens."""
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -27,8 +29,10 @@ from penstock.kvstore import segment
 from penstock.kvstore.file_reader import FileReader
 from penstock.kvstore.folder import StoreFolder
 from penstock.kvstore.pinned_prefix import pin_blocks
+from penstock.kvstore.places import Place
 from penstock.kvstore.read_memory import ReadMemory
 from penstock.kvstore.segment import Segment
+from penstock.kvstore.slot_index import SlotIndex
 from penstock.kvstore.store import KvStore
 
 LIMIT = 40 * 8192
@@ -231,6 +235,28 @@ def test_a_reader_sees_no_block_that_is_being_written(tmp_path: Path) -> None:
         reader.refresh()
     for each in (store, reader):
         each.close()
+
+
+def test_a_use_that_is_noted_too_late_keeps_no_file_open(tmp_path: Path) -> None:
+    """A block is asked for while the writer gives its segment up."""
+    store = opened(tmp_path)
+    store.write([block(1)])
+    (held,) = store.index.segments
+    segment = weakref.ref(held)
+    del held
+    use = SlotIndex.use
+
+    def meanwhile(self: SlotIndex, *args: Any) -> list[Place]:
+        places = use(self, *args)
+        store.clear()
+        return places
+
+    with mock.patch.object(SlotIndex, "use", meanwhile):
+        store.use([key(1)], 0)
+    store.refresh()
+    gc.collect()
+    assert segment() is None
+    store.close()
 
 
 def test_a_file_is_closed_behind_its_last_reader(tmp_path: Path) -> None:

@@ -270,6 +270,7 @@ class KvStore:
             self._notes.keep(segment, slot, int(until))
 
     def _exchange_uses(self) -> None:
+        self._notes.forget_others(self._index.segments)
         for segment in self._index.segments:
             others = self._notes.exchange(segment)
             self._index.follow_uses(segment, others, int(self._now()))

@@ -4,7 +4,7 @@ have noted comes from there."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -76,6 +76,13 @@ class UseNotes:
         with self._mutex:
             self._noted.pop(segment, None)
         self._seen.pop(segment, None)
+
+    def forget_others(self, segments: Collection[Segment]) -> None:
+        """Forget all segments but these: a use may have been noted of another while it was given
+        up, whose file would stay open, and keep its room on the disk."""
+        with self._mutex:
+            for segment in self._noted.keys() - set(segments):
+                del self._noted[segment]
 
     def look(self, segment: Segment) -> Uses:
         """The table of a segment that was not looked at before. Raises OSError."""
