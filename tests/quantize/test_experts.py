@@ -42,11 +42,11 @@ from penstock.quantize.methods import Awq, Gptq, Method, Quip, RoundToNearest, S
 from penstock.quantize.mixed import BudgetedQuantization
 from penstock.quantize.pruning import SparseGpt
 from penstock.quantize.quantization import Quantization
+from penstock.quantize.record import RECORD, SENSITIVITY
 from penstock.quantize.run import Quantized, quantize
 from penstock.quantize.samples import Samples
 from penstock.quantize.source import SourceModel
 from penstock.quantize.squeezing import SqueezeLlm
-from penstock.quantize.unfinished import FIGURES, RECORD
 
 SHAPE = {"moe_intermediate_size": 32, "intermediate_size": 96}
 SOME = Samples(SAMPLES.tokens[:6], "six windows")
@@ -326,10 +326,10 @@ def test_all_experts_of_a_layer_have_the_same_bits(tmp_path: Path) -> None:
     for name, options in (("a", {}), ("b", {"experts_bytes": 1})):
         made = budgeted(folder, "5.2")
         quantize(made, tmp_path / name, backend("reference").bind, 1, **options)
-    figures = json.loads((tmp_path / "a" / RECORD).read_text())[FIGURES]
+    figures = json.loads((tmp_path / "a" / RECORD).read_text())[SENSITIVITY]
     units = [unit for unit in figures["units"] if "experts" in unit["modules"][0]]
     assert [len(unit["modules"]) for unit in units] == [18, 18]
-    other = json.loads((tmp_path / "b" / RECORD).read_text())[FIGURES]
+    other = json.loads((tmp_path / "b" / RECORD).read_text())[SENSITIVITY]
     for own, again in zip(figures["units"], other["units"], strict=True):
         assert own["nats_a_token"] == again["nats_a_token"]
         for bits, error in own["squared_errors"].items():

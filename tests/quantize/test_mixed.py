@@ -32,12 +32,12 @@ from penstock.quantize.forms.integers import STORAGES, Integers
 from penstock.quantize.grid import IntegerGrid
 from penstock.quantize.methods import Awq, Gptq, Method, RoundToNearest
 from penstock.quantize.mixed import BudgetedQuantization
+from penstock.quantize.record import RECORD, SENSITIVITY
 from penstock.quantize.run import Quantized, quantize
 from penstock.quantize.samples import Samples
 from penstock.quantize.sensitivity import FLOATS, Sensitivity, measured_bits
 from penstock.quantize.source import SourceModel
 from penstock.quantize.sweeping import divergence
-from penstock.quantize.unfinished import FIGURES, RECORD
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.model_folder import load_model_spec
 
@@ -77,7 +77,7 @@ def run(made: BudgetedQuantization, out: Path, bind: Bind | None = None) -> Quan
 
 
 def figures(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / RECORD).read_text())[FIGURES]
+    found: dict[str, Any] = json.loads((folder / RECORD).read_text())[SENSITIVITY]
     return found
 
 

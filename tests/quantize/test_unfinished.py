@@ -18,7 +18,7 @@ from penstock.interface.executor import Executor, Limits
 from penstock.interface.weights import WeightSource
 from penstock.plan.plan import Plan
 from penstock.quantize.methods import Gptq, RoundToNearest
-from penstock.quantize.unfinished import RECORD
+from penstock.quantize.record import RECORD
 
 
 @pytest.mark.parametrize("after", range(5))

@@ -26,7 +26,7 @@ from penstock.hardware import detect
 from penstock.models.json_objects import read_json_object
 from penstock.quantize.comparison import bits_per_weight, stored_bytes, table
 from penstock.quantize.judged import Kept, Yardstick, digests_of, folder_of, record_digest
-from penstock.quantize.unfinished import RECORD, differing
+from penstock.quantize.record import RECORD, differing, record_of, source_files
 from penstock.tokenizer.load import load_tokenizer
 from penstock.version import __version__
 from penstock.written_file import write_bytes, write_json
@@ -135,8 +135,6 @@ def _require_same(
     folder: Path, work: Work, options: MethodRequest, tuning: FineTuning | None
 ) -> None:
     """Raise ConfigError unless a folder that is there is what would be written to it."""
-    from penstock.quantize.run import record_of
-
     path = folder / RECORD
     if not path.is_file():
         raise ConfigError(f"{folder} is none that this command has made; name another --out")
@@ -157,7 +155,6 @@ class _Judge:
     ) -> None:
         from penstock.evaluate.text_model import TextModel
         from penstock.evaluate.windows import cut
-        from penstock.quantize.run import source_files
 
         self._status = StatusLine(sys.stderr)
         self.window = min(_WINDOW, source.spec.max_positions)

@@ -24,9 +24,10 @@ from penstock.quantize.methods import Method
 from penstock.quantize.progress import Progress, Tell
 from penstock.quantize.pruning import Magnitude, SparseGpt
 from penstock.quantize.quantization import Quantization
+from penstock.quantize.record import FINE_TUNING
 from penstock.quantize.samples import TrainingText
 from penstock.quantize.tensor_file import NewTensor, write_tensors
-from penstock.quantize.unfinished import TUNED, Unfinished
+from penstock.quantize.unfinished import Unfinished
 from penstock.weights.safetensors import SafetensorsFile
 from penstock.weights.tensor_file import NUMPY_DTYPES
 
@@ -124,7 +125,7 @@ def fine_tuned(
     """Train what all layers have been rounded to, and put what comes of it into the ``folder``, if
     that is nearer to the model in floats than before. Raises ConfigError, ModelError and
     WeightError."""
-    recorded = folder.recorded(TUNED)
+    recorded = folder.recorded(FINE_TUNING)
     if recorded is not None:  # all was done but for the folder's name
         return _outcome(recorded)
     if not folder.outcome.exists():

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from penstock.quantize.comparison import Variant
-from penstock.quantize.unfinished import RECORD
+from penstock.quantize.record import RECORD
 
 _IN_WORDS: Final = {
     "model": "model",

@@ -3,7 +3,7 @@ these multiplies."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -105,6 +105,22 @@ class Layers:
     @property
     def targets(self) -> Iterator[Target]:
         return (target for layer in self.layers for target in layer.targets)
+
+    @cached_property
+    def owned(self) -> tuple[tuple[str, ...], ...]:
+        """The tensors of the checkpoint in floats that each layer is the first to read, in the
+        order of their names."""
+        seen: set[str] = set()
+        found: list[tuple[str, ...]] = []
+        for layer in self.layers:
+            found.append(tuple(sorted(layer.tensors - seen)))
+            seen |= layer.tensors
+        return tuple(found)
+
+    def others(self, tensors: Iterable[str]) -> list[str]:
+        """Those of ``tensors`` that no layer reads."""
+        read = {name for names in self.owned for name in names}
+        return [name for name in tensors if name not in read]
 
     def restricted(self, stored: Mapping[str, PackedFormat]) -> Layers:
         """The same with those matrices alone as targets whose modules are in ``stored``, and stored

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -28,11 +26,11 @@ from penstock.quantize.layers import Layer, Target
 from penstock.quantize.mixed import BudgetedQuantization, Choice
 from penstock.quantize.progress import Progress, Tell
 from penstock.quantize.quantization import Quantization
+from penstock.quantize.record import FINE_TUNING, SENSITIVITY, record_of
 from penstock.quantize.sweeping import swept
 from penstock.quantize.tensor_file import NewTensor, write_tensors
-from penstock.quantize.unfinished import FIGURES, TUNED, Unfinished
-from penstock.version import __version__
-from penstock.weights.identity import stamped_weights, weight_files
+from penstock.quantize.unfinished import Unfinished
+from penstock.weights.identity import stamped_weights
 from penstock.weights.tensor_file import NUMPY_DTYPES
 
 F32 = NDArray[np.float32]
@@ -100,7 +98,7 @@ def quantize(
     if tuning is not None:
         require_alone(work.layers.targets)
     record = record_of(work, settings or {}, tuning)
-    rest = _rest(work)
+    rest = work.layers.others(work.source.tensors)
     folder = Unfinished(out, record, len(work.layers.layers) + bool(rest), restart)
     try:
         chosen: Choice | None = None
@@ -115,11 +113,11 @@ def quantize(
                 run.layer(index)
         if rest:
             run.others(rest)
-        figures: dict[str, object] = {} if chosen is None else {FIGURES: chosen.figures}
+        figures: dict[str, object] = {} if chosen is None else {SENSITIVITY: chosen.figures}
         outcome: Outcome | None = None
         if tuning is not None:
             outcome = fine_tuned(work, folder, tuning, threads, tell)
-            figures[TUNED] = outcome.figures
+            figures[FINE_TUNING] = outcome.figures
         size = folder.finish(work.source.folder, work.config, figures)
     finally:
         folder.close()
@@ -127,34 +125,6 @@ def quantize(
     source_bytes = sum(each.stamp.bytes for each in stamped_weights(work.source.folder))
     rounded = tuple(run.rounded)
     return Quantized(out, matrices, size, source_bytes, rounded, resumed, chosen, outcome)
-
-
-def _rest(work: Work) -> list[str]:
-    """Tensors of the source that no layer has."""
-    owned = {name for names in _owners(work.layers.layers) for name in names}
-    return [name for name in work.source.tensors if name not in owned]
-
-
-def source_files(folder: Path) -> list[str]:
-    """The files of a checkpoint's weights, as a record names them. Raises WeightError."""
-    files = weight_files(folder)
-    return [f"{each.name}: {each.bytes} bytes, {each.digest}" for each in files]
-
-
-def record_of(
-    work: Work, settings: Mapping[str, object], tuning: FineTuning | None = None
-) -> dict[str, object]:
-    """What a checkpoint is made of, and by which ``settings``: where this is the same, so are its
-    bytes. Raises WeightError."""
-    trained = {} if tuning is None else {"fine_tune_text": tuning.text.source}
-    return {
-        **trained,
-        **settings,
-        "penstock": __version__,
-        "source": source_files(work.source.folder),
-        "config": hashlib.sha256(json.dumps(work.config).encode()).hexdigest(),
-        "calibration": None if work.samples is None else work.samples.source,
-    }
 
 
 class _Run:
@@ -179,7 +149,6 @@ class _Run:
         self._weights = work.source.weights(layers.weights, layers.rounded, layers.dtype)
         self._gram = Gram(layers.dtype, threads)
         self._samples = () if work.samples is None else work.samples.tokens
-        self._owners = _owners(self._layers)
         self.rounded: list[RoundedMatrix] = []
 
     def layer(self, index: int) -> None:
@@ -219,7 +188,7 @@ class _Run:
         if self._calibrated and index + 1 < len(self._layers):
             self._hand_on(index, {**changed.arrays(work.layers.dtype), **values})
         matrices = {name for target in layer.targets for name in target.tensors}
-        own = self._owners[index]
+        own = self._work.layers.owned[index]
         written += [changed.stored(name) for name in own if name in changed.names]
         kept = [name for name in own if name not in matrices and name not in changed.names]
         if self._tuning is not None:
@@ -328,14 +297,3 @@ class _Run:
 
     def _say(self, index: int, part: float, doing: str) -> None:
         self._tell(Progress(index, len(self._layers), part, doing))
-
-
-def _owners(layers: tuple[Layer, ...]) -> list[list[str]]:
-    """The tensors that are in the file of each layer: those that it is the first to read."""
-    seen: set[str] = set()
-    owned: list[list[str]] = []
-    for layer in layers:
-        own = sorted(layer.tensors - seen)
-        seen.update(own)
-        owned.append(own)
-    return owned

@@ -4,7 +4,6 @@ checkpoint once everything has."""
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -14,18 +13,11 @@ from typing import Final
 from penstock.artifact.files import remove_tree
 from penstock.errors import ConfigError
 from penstock.models.json_objects import read_json_object
+from penstock.quantize.record import RECORD, differing
 from penstock.quantize.tensor_file import NewTensor, write_tensors
 from penstock.weights.safetensors import INDEX, SafetensorsFile
 from penstock.written_file import sync_folder, write_json
 
-RECORD: Final = "penstock_quantization.json"
-"""The file that says how a checkpoint was made."""
-FIGURES: Final = "sensitivity"
-"""The entry of it that is added at the end: what bits were chosen by."""
-TUNED: Final = "fine_tuning"
-"""Another: what training after rounding has gained."""
-
-_CONFIG: Final = "config"
 _SUFFIX: Final = ".partial"
 _COPIED: Final = (".json", ".jinja", ".model", ".txt", ".md", ".py", ".tiktoken", ".spm", "")
 """What the names of files end with that a checkpoint has besides weights: of tokenizers, chat
@@ -45,15 +37,6 @@ def beside_weights(folder: Path) -> list[Path]:
         and not each.name.endswith(".index.json")
         and not each.name.startswith(".")
     ]
-
-
-def differing(before: Mapping[str, object], record: Mapping[str, object]) -> list[str]:
-    """The entries in which two records are not the same, of those that are made first. What
-    ``config.json`` says is among them only where none of those that it depends on is."""
-    own = json.loads(json.dumps(record))
-    keys = sorted({*before, *own} - {FIGURES, TUNED})
-    found = [key for key in keys if before.get(key) != own.get(key)]
-    return [key for key in found if key != _CONFIG] or found
 
 
 class Unfinished:

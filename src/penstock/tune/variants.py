@@ -13,7 +13,7 @@ import msgspec
 from penstock.errors import ConfigError
 from penstock.models.json_objects import read_json_object
 from penstock.quantize.comparison import Variant
-from penstock.quantize.unfinished import RECORD
+from penstock.quantize.record import RECORD
 from penstock.simulate.calibration import Calibration
 from penstock.simulate.machine_setups import Planned
 from penstock.simulate.stage_times import read_bytes
