@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.options import positive_int, whole_number
 from penstock.cli.parser import UsageError
-from penstock.cli.quantize_options import METHODS, settings_of, work_of
+from penstock.cli.quantize_options import METHODS, settings_of
 from penstock.cli.quantize_reading import request_of
 from penstock.cli.quantize_report import Clock, report
 from penstock.cli.quantize_request import ComparisonRequest, MethodRequest, Request
 from penstock.cli.quantize_tuning import tuning_of
+from penstock.cli.quantize_work import work_of
 from penstock.cli.status_line import StatusLine
 
 if TYPE_CHECKING:

@@ -15,10 +15,11 @@ import msgspec
 from penstock.cli.bench_common import command_line
 from penstock.cli.eval_common import read_text
 from penstock.cli.parser import UsageError
-from penstock.cli.quantize_options import settings_of, work_of
+from penstock.cli.quantize_options import settings_of
 from penstock.cli.quantize_request import ComparisonRequest, MethodRequest
 from penstock.cli.quantize_tasks import Tasks
 from penstock.cli.quantize_tuning import tuning_of
+from penstock.cli.quantize_work import work_of
 from penstock.cli.status_line import StatusLine
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.cli.quantize_options import AUTO, method_of, sample_length
+from penstock.cli.quantize_options import AUTO
 from penstock.cli.quantize_request import MethodRequest
+from penstock.cli.quantize_work import method_of, sample_length
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
