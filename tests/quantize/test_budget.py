@@ -70,3 +70,10 @@ def test_what_is_no_budget_is_refused(text: str) -> None:
 def test_bits_are_of_all_weights_that_can_be_quantized() -> None:
     assert Budget.parse("3.5").of_matrices(1001, 10**9) == math.floor(1001 * 3.5 / 8)
     assert Budget.parse("2MB").of_matrices(1000, 3 * 10**6) == -(10**6)
+
+
+def test_a_budget_that_holds_the_best_of_everything_is_used() -> None:
+    """Though sizes are rounded up, together beyond the budget."""
+    things = [[Option(10**9 * b + i * b, 2.0**-b) for b in range(1, 6)] for i in range(20)]
+    most = sum(options[-1].num_bytes for options in things)
+    assert least_loss(things, most) == [4] * 20

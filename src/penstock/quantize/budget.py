@@ -80,6 +80,12 @@ def least_loss(things: Sequence[Sequence[Option]], budget: int) -> list[int] | N
     spare = budget - sum(least)
     if spare < 0:
         return None
+    best_of_each = [
+        min(range(len(own)), key=lambda number: (own[number].loss, own[number].num_bytes))
+        for own in things
+    ]
+    if sum(own[n].num_bytes for own, n in zip(things, best_of_each, strict=True)) <= budget:
+        return best_of_each  # which sizes that are rounded up may hide
     extras = [[o.num_bytes - low for o in own] for own, low in zip(things, least, strict=True)]
     wanted = sum(map(max, extras))
     spare = min(spare, wanted)
