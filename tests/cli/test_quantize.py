@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -145,6 +146,34 @@ def test_words_that_cannot_be_honoured(
     assert said == ""
     assert message in err
     assert {path.name for path in tmp_path.iterdir()} == {"text.txt", "short.txt"}
+
+
+@needs_native
+def test_too_little_text_is_said_of_any_model(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: Path
+) -> None:
+    """Three tokens are less than a sixteenth of 64 columns."""
+    words = ["--method", "gptq", "--group-size", 32, "--calibration", text, "--samples", 1]
+    model, out = tiny_checkpoint("llama", **SHAPE), tmp_path / "out"
+    code, said, err = command(capsys, model, "--out", out, *words, "--sample-length", 3)
+    assert code == 0, err
+    assert "14 matrices multiply too little of the text to calibrate them" in said
+    assert "experts" not in said
+
+
+def test_a_text_needs_a_tokenizer(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: Path
+) -> None:
+    """What is said to do is something that this command can."""
+    model, out = tmp_path / "model", tmp_path / "out"
+    shutil.copytree(tiny_checkpoint("llama", **SHAPE), model)
+    (model / "tokenizer.json").unlink()
+    words = [model, "--out", out, "--group-size", 32]
+    code, _, err = command(capsys, *words, "--method", "gptq", "--calibration", text)
+    assert code == cli.EXIT_FAILED
+    assert "has no tokenizer, so no text can be read; download the checkpoint again" in err
+    assert "--tokenizer" not in err
+    assert command(capsys, *words)[0] == 0
 
 
 def test_a_file_is_no_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -113,6 +113,28 @@ def test_methods_are_made_judged_and_drawn(
     assert "was made with another calibration; remove it" in err
 
 
+@needs_native
+def test_a_variant_of_other_options_is_refused_before_others_are_made(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Be it whole or unfinished, and wherever it stands among those that are asked for."""
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 40)
+    model = tiny_checkpoint("llama", max_position_embeddings=1024, **SHAPE)
+    out.mkdir()
+    code, _, err = run(capsys, model, "--out", out / "rtn-8-32", "--group-size", "row")
+    assert code == 0, err
+    words = [model, "--out", out, "--text", text, "--compare", "rtn:4:row", "rtn:8:32"]
+    code, _, err = run(capsys, *words)
+    assert code == cli.EXIT_USAGE
+    assert "rtn-8-32 was made with another bits and group_size; remove it" in err
+    (out / "rtn-8-32").rename(out / "rtn-8-32.partial")
+    code, _, err = run(capsys, *words)
+    assert code == cli.EXIT_USAGE
+    assert "rtn-8-32.partial has what was done with another bits and group_size" in err
+    assert [each.name for each in out.iterdir()] == ["rtn-8-32.partial"]
+
+
 @pytest.mark.slow
 @needs_native
 def test_killed_between_variants_it_judges_the_rest(tmp_path: Path) -> None:

@@ -116,3 +116,20 @@ def test_a_full_disk_leaves_what_was_done(tmp_path: Path, monkeypatch: pytest.Mo
     left = {path.name for path in out.with_name("out.partial").iterdir()}
     assert left == {RECORD, "model-00001-of-00003.safetensors"}
     assert run(work(folder, RoundToNearest), out).resumed == 1
+
+
+def test_a_disk_that_is_full_from_the_start_leaves_nothing_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record itself is not whole, so the folder does not say whose it is."""
+    folder, out = tiny_checkpoint("llama", **SHAPE), tmp_path / "out"
+
+    def full(source: Any, target: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", full)
+        with pytest.raises(OSError, match="No space left"):
+            run(work(folder, RoundToNearest), out)
+    run(work(folder, RoundToNearest), out)
+    assert not list(out.glob("*.partial"))

@@ -280,7 +280,7 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(asked, ComparisonRequest):
         from penstock.cli.quantize_compare import compare
 
-        return compare(asked, out, source, make)
+        return compare(asked, out, source, request.restart, make)
     if os.path.lexists(out):
         raise UsageError(f"argument --out: {out} is there already; remove it, or name another")
     if not out.parent.is_dir():

@@ -19,7 +19,7 @@ from penstock.cli.quantize_options import settings_of
 from penstock.cli.quantize_request import ComparisonRequest, MethodRequest
 from penstock.cli.quantize_tasks import Tasks
 from penstock.cli.quantize_tuning import tuning_of
-from penstock.cli.quantize_work import work_of
+from penstock.cli.quantize_work import tokenizer_of, work_of
 from penstock.cli.status_line import StatusLine
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
@@ -28,7 +28,7 @@ from penstock.models.json_objects import read_json_object
 from penstock.quantize.comparison import bits_per_weight, stored_bytes, table
 from penstock.quantize.judged import Kept, Yardstick, digests_of, folder_of, record_digest
 from penstock.quantize.record import RECORD, differing, record_of, source_files
-from penstock.tokenizer.load import load_tokenizer
+from penstock.quantize.unfinished import require_resumable
 from penstock.version import __version__
 from penstock.written_file import write_bytes, write_json
 
@@ -48,14 +48,20 @@ Make = Callable[[MethodRequest, "Work", "FineTuning | None", Path], object]
 """Writes the checkpoint that is asked for to a folder."""
 
 
-def compare(asked: ComparisonRequest, out: Path, source: SourceModel, make: Make) -> int:
-    """Make the variants that are not in the folder ``out`` yet, judge and time them."""
+def compare(
+    asked: ComparisonRequest, out: Path, source: SourceModel, restart: bool, make: Make
+) -> int:
+    """Make the variants that are not in the folder ``out`` yet, judge and time them. ``restart``:
+    what is left of one that was interrupted is forgotten."""
     # Whatever can be refused is refused before hours are spent on the first.
     _check_folder(out, source.folder)
     works = {text: work_of(options, source) for text, options in asked.variants.items()}
     tunings = {text: tuning_of(options, source) for text, options in asked.variants.items()}
+    for name, options in asked.variants.items():
+        record = record_of(works[name], settings_of(options), tunings[name])
+        _check_variant(out / folder_of(name), record, restart)
     text = read_text(list(asked.texts))
-    tasks = Tasks.open(asked, load_tokenizer(source.folder, check_templates=False))
+    tasks = Tasks.open(asked, tokenizer_of(source))
     with _Judge(source, text, asked, tasks) as judge:
         _make_folder(out)
         kept = Kept.read(out / JSON, judge.yardstick)
@@ -66,9 +72,9 @@ def compare(asked: ComparisonRequest, out: Path, source: SourceModel, make: Make
             _write(out / JSON, _document(asked, judge, _ordered(found, asked)))
         for name, options in asked.variants.items():
             folder, seconds = out / folder_of(name), None
-            if folder.exists():
-                _require_same(folder, works[name], options, tunings[name])
-            else:
+            if not folder.exists():
+                for note in works[name].notes:
+                    print(f"note: {name}: {note}", file=sys.stderr)
                 started = time.perf_counter()
                 make(options, works[name], tunings[name], folder)
                 seconds = time.perf_counter() - started
@@ -132,14 +138,16 @@ def _make_folder(out: Path) -> None:
         ) from error
 
 
-def _require_same(
-    folder: Path, work: Work, options: MethodRequest, tuning: FineTuning | None
-) -> None:
-    """Raise ConfigError unless a folder that is there is what would be written to it."""
+def _check_variant(folder: Path, record: Mapping[str, object], restart: bool) -> None:
+    """Raise ConfigError unless a folder that is there is what would be written to it, and what is
+    left of a run that was interrupted can be gone on with."""
+    if not os.path.lexists(folder):
+        if not restart:
+            require_resumable(folder, record)
+        return
     path = folder / RECORD
     if not path.is_file():
         raise ConfigError(f"{folder} is none that this command has made; name another --out")
-    record = record_of(work, settings_of(options), tuning)
     changed = differing(read_json_object(path, ConfigError), record)
     if changed:
         raise ConfigError(

@@ -65,8 +65,8 @@ def report(done: Quantized, seconds: float) -> None:
     few = sum(each.few for each in done.rounded)
     if few:
         print(
-            f"  {few} matrices of experts that few tokens reach are rounded to nearest; calibrate "
-            "with more text"
+            f"  {few} matrices multiply too little of the text to calibrate them, and are rounded "
+            "to nearest; calibrate with more text"
         )
     errors = [(each.error, each.module) for each in done.rounded if each.error is not None]
     if errors:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.quantize_options import AUTO
 from penstock.cli.quantize_request import MethodRequest
-from penstock.cli.quantize_work import method_of, sample_length
+from penstock.cli.quantize_work import method_of, sample_length, tokenizer_of
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ def tuning_of(args: MethodRequest, source: SourceModel) -> FineTuning | None:
     from penstock.cli.eval_common import read_text
     from penstock.quantize.fine_tuning import FineTuning
     from penstock.quantize.samples import training_text
-    from penstock.tokenizer.load import load_tokenizer
 
     try:
         from penstock.train.fine_tuning import fine_tune
@@ -33,7 +32,7 @@ def tuning_of(args: MethodRequest, source: SourceModel) -> FineTuning | None:
             "out"
         ) from error
     text = read_text([args.calibration])
-    tokenizer = load_tokenizer(source.folder, check_templates=False)
+    tokenizer = tokenizer_of(source)
     most = source.spec.max_positions
     length = sample_length(args, most)
     own = training_text(tokenizer, text, str(args.calibration), length, args.seed or 0, most)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from penstock.cli.quantize_options import COMPRESSED, IN_FLOATS
 from penstock.cli.quantize_request import MethodRequest
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, TokenizerError
 
 if TYPE_CHECKING:
     from penstock.models.spec import DType
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.quantize.run import Work
     from penstock.quantize.samples import Samples
     from penstock.quantize.source import SourceModel
+    from penstock.tokenizer import Tokenizer
 
 _GROUP: Final = 128
 _SAMPLES: Final = 128
@@ -158,17 +159,29 @@ def _samples(args: MethodRequest, source: SourceModel) -> Samples | None:
         return None
     from penstock.cli.eval_common import read_text
     from penstock.quantize.samples import HELD_OUT, draw
-    from penstock.tokenizer.load import load_tokenizer
 
     text = read_text([args.calibration])
-    tokenizer = load_tokenizer(source.folder, check_templates=False)
-    tokenizer.check_model(source.spec.vocab_size)
+    tokenizer = tokenizer_of(source)
     most = source.spec.max_positions
     length = sample_length(args, most)
     name = str(args.calibration)
     count, seed = args.samples or _SAMPLES, args.seed or 0
     held_out = 0.0 if args.fine_tune is None else HELD_OUT
     return draw(tokenizer, text, name, count, length, seed, most, held_out)
+
+
+def tokenizer_of(source: SourceModel) -> Tokenizer:
+    """The tokenizer of the model that is quantized. Raises TokenizerError where it has none."""
+    from penstock.tokenizer.load import has_tokenizer, load_tokenizer
+
+    if not has_tokenizer(source.folder):
+        raise TokenizerError(
+            f"{source.folder} has no tokenizer, so no text can be read; download the checkpoint "
+            "again with it, or take a --method without --calibration"
+        )
+    tokenizer = load_tokenizer(source.folder, check_templates=False)
+    tokenizer.check_model(source.spec.vocab_size)
+    return tokenizer
 
 
 def sample_length(args: MethodRequest, most: int) -> int:

@@ -39,6 +39,20 @@ def beside_weights(folder: Path) -> list[Path]:
     ]
 
 
+def require_resumable(out: Path, record: Mapping[str, object]) -> None:
+    """Raise ConfigError where a run for the folder ``out`` was interrupted whose record is another
+    than this."""
+    folder = out.with_name(out.name + _SUFFIX)
+    if not (folder / RECORD).exists():
+        return
+    changed = differing(read_json_object(folder / RECORD, ConfigError), record)
+    if changed:
+        raise ConfigError(
+            f"{folder} has what was done with another {' and '.join(changed)}; give the same "
+            "options to go on, --restart to begin anew, or name another --out"
+        )
+
+
 class Unfinished:
     """The folder ``OUT.partial``, which one process has at a time."""
 
@@ -82,18 +96,14 @@ class Unfinished:
             ) from error
         path = self.folder / RECORD
         if not path.exists():
-            if any(self.folder.iterdir()):
+            begun = _partial(path).name  # of a run that ended before it had written its record
+            if any(each.name != begun for each in self.folder.iterdir()):
                 raise ConfigError(
                     f"--out {self._out}: {self.folder} is somebody else's; remove it, or name "
                     "another folder"
                 )
         elif not restart:
-            changed = differing(read_json_object(path, ConfigError), record)
-            if changed:
-                raise ConfigError(
-                    f"{self.folder} has what was done with another {' and '.join(changed)}; give "
-                    "the same options to go on, --restart to begin anew, or name another --out"
-                )
+            require_resumable(self._out, record)
             return
         # The record comes last, and goes last: without one the folder is nobody's.
         for each in self.folder.iterdir():
@@ -219,9 +229,14 @@ def _as_it_is(file: SafetensorsFile, name: str) -> NewTensor:
     return NewTensor(name, tensor.dtype, tensor.shape, file.raw(name))
 
 
+def _partial(path: Path) -> Path:
+    """The file that becomes ``path`` once it is whole."""
+    return path.with_name(path.name + _SUFFIX)
+
+
 def _write_synced(path: Path, document: object) -> None:
     """Write a JSON file that is there in full or not at all. Raises OSError with its name."""
-    partial = path.with_name(f"{path.name}.partial")
+    partial = _partial(path)
     write_json(partial, document)
     with open(partial, "rb") as written:
         os.fsync(written.fileno())
