@@ -1,7 +1,7 @@
 """Checkpoints of ``penstock quantize --method quip``: QuIP#'s points of a lattice.
 
-There is no published format that names its parts, so this is Penstock's own (docs/quantize.md has
-it for other readers).
+There is no published format that names its parts, so this is Penstock's own
+(docs/quantized-formats.md has it for other readers).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _ROWS_AT_ONCE: Final = 512
 
 
 class CodebookArrays(Protocol):
-    """Rows of such a matrix as a checkpoint has them (docs/quantize.md)."""
+    """Rows of such a matrix as a checkpoint has them (docs/quantized-formats.md)."""
 
     @property
     def codes(self) -> NDArray[np.int32]:
