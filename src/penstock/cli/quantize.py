@@ -37,24 +37,25 @@ RARE = frozenset({"--damping", "--seed"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="what is quantized")
+    parser.add_argument("model", metavar="MODEL", help="the checkpoint to quantize")
     parser.add_argument(
         "--out",
         required=True,
         type=Path,
         metavar="DIR",
-        help="the folder to write; made at the end",
+        help="the folder to write, which must not be there yet; with --compare, a folder for all "
+        "variants",
     )
     parser.add_argument(
         "--method",
         choices=METHODS,
-        help="rtn: round to the nearest integers; gptq: later columns make up for the errors of "
+        help="rtn: round to the nearest integers; gptq: later columns compensate for the errors of "
         "earlier ones; awq: columns that multiply large inputs are scaled; quip: matrices are "
-        "turned, and 8 weights become a point of a lattice (QuIP#); magnitude, sparsegpt: "
-        "2:4 sparsity, of the smallest weights or of those that are missed the least; squeezellm: "
-        "a codebook for each row, of 3 or 4 bits, and a few weights in floats; "
-        "smoothquant: 8 bits, for inputs of 8 bits, too; or round to the nearest small floats "
-        "(default: rtn)",
+        "rotated, and 8 weights at a time become a point of a lattice (QuIP#); magnitude, "
+        "sparsegpt: 2:4 sparsity, which prunes the smallest weights, or those whose loss others "
+        "compensate for best; squeezellm: a codebook of 8 or 16 values for each row, and a few "
+        "weights in floats; smoothquant: 8 bits, for activations of 8 bits, too; the others: round "
+        "to the nearest small floats (default: rtn)",
     )
     parser.add_argument("--revision", help="branch, tag or commit of a hub id")
     parser.add_argument(
@@ -106,34 +107,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--asymmetric",
         action="store_true",
         default=None,
-        help="give each group the code that stands for 0, so that codes span its values",
+        help="store a zero point for each group, so that its codes span the range of its weights",
     )
     group.add_argument(
         "--format",
         choices=("compressed-tensors", "gptq", "awq", "sparse-24-bitmask"),
-        help="how it is stored (default: compressed-tensors, which vLLM and transformers read, or "
-        "plain floats, where a sparse matrix is not rounded; sparse-24-bitmask leaves zeros out)",
+        help="the format of the checkpoint (default: compressed-tensors, which vLLM and "
+        "transformers read, or plain floats, where a sparse matrix is not rounded; "
+        "sparse-24-bitmask leaves zeros out)",
     )
     group.add_argument(
         "--sparsity",
         choices=("2:4",),
-        help="two of each four weights become 0: what magnitude, the default then, and sparsegpt "
-        "do, in floats, or rounded where --bits is given",
+        help="set two of each four weights to 0, as magnitude, the default then, and sparsegpt do; "
+        "the others stay floats, or are rounded where --bits is given",
     )
     group = parser.add_argument_group("comparison")
     group.add_argument(
         "--compare",
         nargs="+",
         metavar="METHOD[:BITS[:GROUP]]",
-        help="make all of these, such as rtn:4:64 gptq:4:64 nf4, in folders of --out, and write "
-        "what each loses, weighs and gains; with :tuned behind it, after --fine-tune",
+        help="make all of these variants, such as rtn:4:64 gptq:4:64 nf4, in folders of --out, and "
+        "write a table of what each loses, its size and its speed; :tuned behind one applies "
+        "--fine-tune to it",
     )
     group.add_argument(
         "--text",
         type=Path,
         action="append",
         metavar="FILE",
-        help="the text by which they are judged, in UTF-8; another than --calibration",
+        help="the text on which they are evaluated, in UTF-8; another than --calibration",
     )
     group.add_argument(
         "--max-windows",
@@ -145,7 +148,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tasks",
         nargs="+",
         metavar="TASK",
-        help="have variants do these, too: files of questions, each a line of JSON, such as "
+        help="evaluate variants on these, too: files of questions, each a line of JSON, such as "
         '{"question": "2 + 2 =", "answers": [" 3", " 4"], "right": 1}, or names of '
         "lm-evaluation-harness's tasks, such as arc_easy (which penstock[lm-eval] installs)",
     )
@@ -170,7 +173,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--samples",
         type=positive_int,
         metavar="N",
-        help="windows of the text that are read (default: 128)",
+        help="windows of the text that the model reads (default: 128)",
     )
     group.add_argument(
         "--sample-length",
@@ -182,56 +185,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed",
         type=whole_number,
         metavar="N",
-        help="of the windows' places, and of the signs by which quip turns (default: 0)",
+        help="seed of the windows' places, and of the signs with which quip rotates (default: 0)",
     )
     group = parser.add_argument_group("fine-tuning")
     group.add_argument(
         "--fine-tune",
         type=positive_int,
         metavar="STEPS",
-        help="train what stays continuous (scales, zero points, codebooks, norms) after rounding, "
-        "so that predictions on --calibration are those of the model in floats; needs torch, and "
-        "is kept if it gains on the last tenth of the text, which it does not read",
+        help="after rounding, train what stays continuous (scales, zero points, codebooks, norms), "
+        "so that the model predicts on --calibration what it does in floats; needs torch, and is "
+        "kept if it gains on the last tenth of the text, which is held out",
     )
     group.add_argument(
         "--fine-tune-codes",
         action="store_true",
         default=None,
-        help="of integers: let codes change, too",
+        help="let the codes of integers change, too",
     )
     group = parser.add_argument_group("gptq, sparsegpt, quip")
     group.add_argument(
         "--act-order",
         choices=("static", "group", "none"),
-        help="gptq: round columns that multiply large inputs first, with groups of neighbours "
-        "(static) or of columns in that order (group), which engines multiply slower, or do not "
-        "(none) (default: static)",
+        help="gptq: static and group round columns that multiply large inputs first; with static "
+        "groups are of adjacent columns, with group of columns in that order, which engines "
+        "multiply slower; none rounds from the first column to the last (default: static)",
     )
     group.add_argument(
         "--damping",
         type=float,
         metavar="PART",
-        help="of the mean of the Hessian's diagonal, added to that (default: 0.01)",
+        help="part of the mean of the Hessian's diagonal that is added to it (default: 0.01)",
     )
     group = parser.add_argument_group("squeezellm")
     group.add_argument(
         "--outliers",
         type=float,
         metavar="PART",
-        help="of a matrix's weights that stay in floats (default: 0.0045)",
+        help="part of a matrix's weights that stays in floats (default: 0.0045)",
     )
     group.add_argument(
         "--sensitivity",
         choices=("inputs", "gradients"),
-        help="what weights are weighed by: the squares of what they multiply, or those of the "
-        "gradients of the model's loss, for which torch and transformers run it in float32 "
-        "(default: inputs)",
+        help="weights of k-means: the squares of the inputs, or of the gradients of the model's "
+        "loss, for which torch and transformers run it in float32 (default: inputs)",
     )
     group = parser.add_argument_group("small floats")
     group.add_argument(
         "--scales",
         choices=("tensor", "channel", "block"),
-        help="fp8: what shares a scale, a matrix, a row, or 128 x 128 weights (default: channel)",
+        help="fp8: what shares a scale: a matrix, a row, or 128 x 128 weights (default: channel)",
     )
     group.add_argument(
         "--double-quantization",
