@@ -54,9 +54,18 @@ class Input:
         given: F32 = rows[places]
         return given
 
-    def hessian(self, gram: Gram) -> Hessian:
-        """A Hessian without rows yet, to be summed by ``gram``."""
-        return Hessian(self.rows.cols, gram, some=self.ids is None)
+
+def hessians_of(inputs: Iterable[Input], gram: Gram) -> dict[Input, Hessian]:
+    """A Hessian of each input, without rows yet, to be summed by ``gram``."""
+    return {each: Hessian(each.rows.cols, gram, some=each.ids is None) for each in inputs}
+
+
+def add_rows(
+    hessians: Mapping[Input, Hessian], returned: Mapping[BufferName, NDArray[Any]]
+) -> None:
+    """Add to each input's Hessian its rows, of what a piece has returned for a text."""
+    for each, hessian in hessians.items():
+        hessian.add(each.of(returned))
 
 
 def in_passes(inputs: Iterable[Input], experts_bytes: int) -> Iterator[tuple[Input, ...]]:

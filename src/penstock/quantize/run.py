@@ -21,7 +21,7 @@ from penstock.quantize.forms.form import Coded
 from penstock.quantize.grid import require_finite
 from penstock.quantize.hessian import Hessian
 from penstock.quantize.hidden import HiddenFile
-from penstock.quantize.inputs import EXPERTS_BYTES, Input, in_passes
+from penstock.quantize.inputs import EXPERTS_BYTES, Input, add_rows, hessians_of, in_passes
 from penstock.quantize.layers import Layer, Target
 from penstock.quantize.mixed import BudgetedQuantization, Choice
 from penstock.quantize.progress import Progress, Tell
@@ -249,13 +249,12 @@ class _Run:
         if layer.measured is None:
             return {}
         targets = [each for each in layer.targets if each.input in inputs]
-        hessians = {each: each.hessian(self._gram) for each in inputs if each is not None}
+        hessians = hessians_of([each for each in inputs if each is not None], self._gram)
         count = len(self._samples)
         with self._run(layer.measured, {}) as run:
             for number, given in self._given(index):
                 returned = run(self._samples[number], given)
-                for each, hessian in hessians.items():
-                    hessian.add(each.of(returned))
+                add_rows(hessians, returned)
                 done = READING * share * (number + 1) / count
                 self._say(index, (READING + ROUNDING) * first + done, "reading")
         found: dict[str, Hessian] = {}

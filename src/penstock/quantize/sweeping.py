@@ -22,7 +22,7 @@ from penstock.plan.pieces import Piece
 from penstock.quantize.grid import F32, require_finite
 from penstock.quantize.hessian import Hessian
 from penstock.quantize.hidden import HiddenFile
-from penstock.quantize.inputs import Input, in_passes
+from penstock.quantize.inputs import Input, add_rows, hessians_of, in_passes
 from penstock.quantize.layers import Target
 from penstock.quantize.mixed import BudgetedQuantization
 from penstock.quantize.progress import Progress, Tell
@@ -118,22 +118,17 @@ class _SweepRun:
         with HiddenFile(self._folder.sweep_rows(index + 1), piece.made, 0).written() as written:
             with self._run(piece, {}) as run:
                 for way in range(len(before)):
-                    hessians = (
-                        {each: each.hessian(self._gram) for each in passes[0]} if way == 0 else {}
-                    )
+                    hessians = hessians_of(passes[0] if way == 0 else (), self._gram)
                     for number, given in self._given(index, way):
                         returned = run(self._samples[number], given)
-                        for each, hessian in hessians.items():
-                            hessian.add(each.of(returned))
+                        add_rows(hessians, returned)
                         written.add(self._kept(index, piece.made, returned))
                     self._add_errors(own, hessians, errors)
                     self._say(index, (way + 1) / total)
                 for some in passes[1:]:
-                    hessians = {each: each.hessian(self._gram) for each in some}
+                    hessians = hessians_of(some, self._gram)
                     for number, given in self._given(index, 0):
-                        returned = run(self._samples[number], given)
-                        for each, hessian in hessians.items():
-                            hessian.add(each.of(returned))
+                        add_rows(hessians, run(self._samples[number], given))
                     self._add_errors(own, hessians, errors)
             done = len(before)
             for unit in own:
