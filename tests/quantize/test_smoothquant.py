@@ -80,6 +80,16 @@ def test_zeros_have_no_factors() -> None:
     assert smoothing_factors([np.zeros_like(matrix())], GRID, seen()) is None
 
 
+def test_inputs_of_any_size_have_finite_factors() -> None:
+    """The largest and the smallest factor may have a product that float32 has no room for."""
+    for size in (1e-30, 1e20):
+        hessian = Hessian(K, Gram())
+        hessian.add(inputs() * np.float32(size))
+        with np.errstate(divide="raise", invalid="raise"):
+            found = smoothing_factors([matrix().astype(np.float32)], GRID, hessian)
+        assert found is None or np.isfinite(found).all()
+
+
 def test_a_checkpoint_says_that_activations_are_rounded(tmp_path: Path) -> None:
     folder = tiny_checkpoint("llama", intermediate_size=96)
     rows = np.random.default_rng(3).integers(0, 301, (8, 40)).tolist()

@@ -62,7 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--restart", action="store_true", help="forget what an interrupted run has done"
     )
     parser.add_argument(
-        "--threads", type=positive_int, metavar="N", help="threads (default: one per core)"
+        "--threads",
+        type=positive_int,
+        metavar="N",
+        help="threads that quantize (default: one per core)",
     )
     parser.add_argument(
         "--embedding-bits",

@@ -25,7 +25,7 @@ from penstock.quantize.forms.integers import Integers, StoredIntegers
 from penstock.quantize.forms.lattice import Lattice, StoredLattice
 from penstock.quantize.forms.small_floats import CodedFloats
 from penstock.quantize.forms.sparse import SparseFloats, SparseMatrix
-from penstock.quantize.grid import F32, IntegerMatrix
+from penstock.quantize.grid import F32, IntegerMatrix, smallest
 from penstock.quantize.squeezellm import CodebookRows
 from penstock.weights.tensor_file import NUMPY_DTYPES
 
@@ -81,8 +81,7 @@ def as_dtype(dtype: DType, above: bool = False) -> Stored:
     # Positive floats have the order of their bits: 1 is the least, and infinity behind the most.
     infinity = np.array([np.inf]).astype(own).view(octets)
     most = float((infinity - octets.type(1)).view(own)[0])
-    smallest = float(np.array([1], octets).view(own)[0])
-    least = smallest if above else -most
+    least = float(smallest(own)) if above else -most
 
     def stored(values: F32) -> F32:
         kept: F32 = np.clip(values, least, most).astype(own).astype(np.float32)

@@ -82,8 +82,7 @@ class IntegerGrid:
         dtype = NUMPY_DTYPES[self.scale_dtype]
         with np.errstate(over="ignore"):
             stored = scales.astype(dtype)
-        smallest = np.array([1]).astype(f"u{dtype.itemsize}").view(dtype).astype(np.float32)[0]
-        kept = np.maximum(stored.astype(np.float32), smallest)
+        kept = np.maximum(stored.astype(np.float32), smallest(dtype).astype(np.float32))
         return np.where(nil, np.float32(1), kept)
 
     def round(self, values: F32, scales: F32, zeros: NDArray[np.int32]) -> NDArray[np.uint8]:
@@ -128,6 +127,11 @@ class IntegerMatrix:
         if self.group_of is not None:
             return of_groups[:, self.group_of]
         return np.repeat(of_groups, self.codes.shape[1] // of_groups.shape[1], axis=1)
+
+
+def smallest(dtype: np.dtype[Any]) -> Any:
+    """The smallest number above 0 of a type of floats: what a scale that would be 0 becomes."""
+    return np.array([1]).astype(f"u{dtype.itemsize}").view(dtype)[0]
 
 
 def require_finite(matrix: F32, name: str) -> None:

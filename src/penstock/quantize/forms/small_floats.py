@@ -16,7 +16,7 @@ from penstock.models.compressed_tensors import METHOD
 from penstock.models.spec import DType
 from penstock.quant.formats.float_codes import E2M1, e2m1, e4m3
 from penstock.quantize.forms.form import Arrays
-from penstock.quantize.grid import F32
+from penstock.quantize.grid import F32, smallest
 from penstock.weights.tensor_file import NUMPY_DTYPES
 
 Bytes = NDArray[np.uint8]
@@ -134,12 +134,14 @@ class Fp8:
         ]
         most = _tile_maxima(matrix, rows, columns)
         dtype = NUMPY_DTYPES[self.scale_dtype]
-        stored = np.where(most > 0, most / _E4M3_MOST, np.float32(1)).astype(dtype)
+        with np.errstate(over="ignore"):
+            stored = np.where(most > 0, most / _E4M3_MOST, np.float32(1)).astype(dtype)
+        stored = np.maximum(stored, smallest(dtype))
         scales = stored.astype(np.float32)
-        if not np.isfinite(scales).all() or not scales.all():
+        if not np.isfinite(scales).all():
             raise WeightError(
-                f"{name} has values whose scale is no {self.scale_dtype}: up to {most.max():.4g}, "
-                f"and {most.min():.4g} at most in one tile"
+                f"{name} has values up to {most.max():.4g}, whose scale is no {self.scale_dtype}; "
+                "take another --method"
             )
         spread = np.repeat(np.repeat(scales, rows, 0), columns, 1)[:n, :k]
         codes = e4m3_codes(matrix / spread)
@@ -223,9 +225,10 @@ class Nvfp4:
         groups = matrix.reshape(n, -1, _NVFP4_GROUP)
         most = np.abs(groups).max(axis=2)
         whole = np.float32(most.max(initial=0) if self.largest is None else self.largest)
-        factor = _E4M3_MOST * _E2M1_MOST / whole if whole > 0 else np.float32(1)
-        if not np.isfinite(factor):
-            raise WeightError(f"{name} has no value over {whole:.4g}, too small for NVFP4")
+        factor = np.float32(1)
+        if whole > 0:
+            with np.errstate(over="ignore"):
+                factor = np.minimum(_E4M3_MOST * _E2M1_MOST / whole, np.finfo(np.float32).max)
         scales = e4m3_codes(most / _E2M1_MOST * factor)
         scales = np.maximum(scales, np.uint8(1))  # above 0, though values are rounded to 0
         of_groups: F32 = (e4m3()[scales] / factor)[..., None]
