@@ -40,7 +40,7 @@ def scale_factors(matrices: Sequence[F32], grid: IntegerGrid, hessian: Hessian) 
     smallest = _loss(joined, np.ones_like(sizes), grid, hessian)
     for step in range(1, POWERS + 1):
         factors = np.maximum(sizes, least) ** np.float32(step / POWERS)
-        factors /= np.sqrt(factors.max()) * np.sqrt(factors.min())  # whose product has no room
+        factors /= np.sqrt(factors.max()) * np.sqrt(factors.min())  # their product may underflow
         loss = _loss(joined, factors, grid, hessian)
         if loss < smallest:
             found, smallest = factors, loss

@@ -85,7 +85,7 @@ def least_loss(things: Sequence[Sequence[Option]], budget: int) -> list[int] | N
         for own in things
     ]
     if sum(own[n].num_bytes for own, n in zip(things, best_of_each, strict=True)) <= budget:
-        return best_of_each  # which sizes that are rounded up may hide
+        return best_of_each  # which rounding sizes up might exclude
     extras = [[o.num_bytes - low for o in own] for own, low in zip(things, least, strict=True)]
     wanted = sum(map(max, extras))
     spare = min(spare, wanted)

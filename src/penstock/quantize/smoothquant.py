@@ -39,7 +39,7 @@ def smoothing_factors(matrices: Sequence[F32], grid: IntegerGrid, hessian: Hessi
     smallest = _loss(rows, joined, grid, exact)
     for power in POWERS:
         factors: F32 = of_inputs ** np.float32(power) / of_weights ** np.float32(1 - power)
-        factors /= np.sqrt(factors.max()) * np.sqrt(factors.min())  # whose product has no room
+        factors /= np.sqrt(factors.max()) * np.sqrt(factors.min())  # their product may underflow
         loss = _loss(rows / factors, joined * factors, grid, exact)
         if loss < smallest:
             found, smallest = factors, loss
