@@ -79,6 +79,7 @@ def test_methods_are_made_judged_and_drawn(
     asked = ["rtn:8:row", "rtn:4:32", "gptq:4:32", "nf4", "rtn:auto=6:32", "magnitude"]
     code, said, err = run(capsys, *words, *asked)
     assert code == 0, err
+    assert "note: nf4: a matrix has rows that are no whole number of 64 columns" in err
     document = json.loads((out / "comparison.json").read_text())
     variants = {each["name"]: each for each in document["variants"]}
     assert list(variants) == ["as it is", *asked]
