@@ -2,7 +2,7 @@
 
 The core is a plug point: a :data:`CoreLoader` is named as ``module:function`` (``--core``), called
 with the :class:`~penstock.config.EngineConfig` and a :class:`Startup`, and returns a
-:class:`LoadedCore`. :func:`load_core` is the one that everybody uses; others wrap the real engine
+:class:`LoadedCore`. :func:`load_core` is the default and loads the real engine; others wrap that
 (:func:`load_core_around`), or stand in for it in tests.
 """
 
@@ -76,7 +76,7 @@ CoreLoader = Callable[[EngineConfig, Startup], LoadedCore]
 
 
 def import_loader(name: str) -> CoreLoader:
-    """The function named ``module:function``."""
+    """Return the loader named ``module:function``. Raises ConfigError if there is none."""
     module, colon, function = name.partition(":")
     try:
         loader = getattr(importlib.import_module(module), function) if colon else None
@@ -88,14 +88,15 @@ def import_loader(name: str) -> CoreLoader:
 
 
 def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
-    """The real engine: resolve the options, load the model, bind it."""
+    """Load the real engine: resolve the options, load the model, bind it."""
     return load_core_around(config, startup, lambda executor: executor)
 
 
 def load_core_around(
     config: EngineConfig, startup: Startup, around: Callable[[Executor], Executor]
 ) -> LoadedCore:
-    """The real engine, on what ``around`` makes of its executor, which is to pass all steps on."""
+    """Load the real engine, with what ``around`` returns in the place of its executor, to which that
+    must pass all steps on."""
     with uncollected():
         from penstock.engine.core import EngineCore
         from penstock.engine.loader import load_models, open_model, plan_engine

@@ -141,7 +141,7 @@ def _trouble(command: Callable[[], None]) -> str | None:
 
 
 def _loaded(core: Core, message: LoadAdapter) -> AdapterReply:
-    """Load an adapter; between steps, which wait for it."""
+    """Load an adapter between two steps; the next one waits for it."""
     try:
         return AdapterReply(query_id=message.query_id, digest=core.load_adapter(message.path))
     except PenstockError as error:
