@@ -28,8 +28,8 @@ class SamplingParams(
     Log-probabilities are of the logits before all of them.
     Invalid values raise :class:`~penstock.errors.RequestError` from :meth:`validate`, which the
     engine calls for every request. Values are converted when they are set: NumPy's to Python's,
-    lists to tuples, a single text or number to a tuple of one, and None to the option's default.
-    ``structured_outputs`` (:class:`StructuredOutputsParams`, or a dict of its
+    lists to tuples, a single stop, stop token or bad word to a tuple of one, and None to the
+    option's default. ``structured_outputs`` (:class:`StructuredOutputsParams`, or a dict of its
     fields) is another form of ``grammar``; unknown options raise RequestError.
     """
 
@@ -280,7 +280,8 @@ class SamplingParams(
         return text_without(self.bad_words) if self.bad_words else self.grammar
 
     def _check_beams(self, search: BeamSearch) -> None:
-        """Raise RequestError if another option would change logits, or end texts."""
+        """Raise RequestError if the search is not valid, or another option changes logits or ends
+        texts."""
         if not isinstance(search, BeamSearch):
             raise RequestError(
                 f"beam_search must be a BeamSearch, not {shown(search)}", "beam_search"

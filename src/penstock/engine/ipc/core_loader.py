@@ -95,8 +95,8 @@ def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
 def load_core_around(
     config: EngineConfig, startup: Startup, around: Callable[[Executor], Executor]
 ) -> LoadedCore:
-    """Load the real engine, with what ``around`` returns in the place of its executor, to which that
-    must pass all steps on."""
+    """Load the real engine, its executor wrapped by ``around``: what that returns must pass all
+    steps on to the executor that it was given."""
     with uncollected():
         from penstock.engine.core import EngineCore
         from penstock.engine.loader import load_models, open_model, plan_engine
