@@ -356,3 +356,12 @@ def test_names_are_shown_on_a_terminal_without_their_characters(tmp_path: Path) 
     assert "160 tokens" in printed("export", root, key(4).hex(), file)
     assert "are pinned" in printed("import", other, file)
     assert r"gr\xf6\xdfe: 160 tokens" in printed("rm", other, key(4).hex()[:8])
+
+
+def test_a_server_without_models_computes_no_prefix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.cli.cache_add.asked", lambda *_: {"data": []})
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+    assert "the server has no model" in said(capsys, "add", str(text), code=1)

@@ -36,6 +36,7 @@ from penstock.cli.quantity import size
 from penstock.collector import uncollected
 from penstock.config import EngineConfig
 from penstock.errors import PenstockError, RequestError
+from penstock.server_link import ServerLink
 from penstock.terminal import encodable
 
 COMPUTE_TIMEOUT_S: Final = 3600.0
@@ -121,10 +122,17 @@ def _by_server(args: argparse.Namespace, prompt: str | dict[str, Any]) -> int:
     else:
         path, body = "/v1/chat/completions", dict(prompt)
     if args.model or "model" not in body:
-        body["model"] = args.model or asked(link, "/v1/models")["data"][0]["id"]
+        body["model"] = args.model or _first_model(link)
     where = queried("/admin/cache/pin", path=path, label=args.label or None)
     _tell(asked(link, where, body, COMPUTE_TIMEOUT_S), args.label)
     return 0
+
+
+def _first_model(link: ServerLink) -> str:
+    models = asked(link, "/v1/models")["data"]
+    if not models:
+        raise RequestError("the server has no model yet; name the one that is to compute: --model")
+    return str(models[0]["id"])
 
 
 def _here(args: argparse.Namespace, prompt: str | dict[str, Any]) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -19,7 +21,7 @@ from penstock.kvstore.cipher import BlockCipher
 from penstock.kvstore.clock import SteadyClock
 from penstock.kvstore.folder import StoreFolder
 from penstock.kvstore.growth import Growth
-from penstock.kvstore.layout import SegmentLayout, pages
+from penstock.kvstore.layout import SegmentLayout, Uses, pages
 from penstock.kvstore.places import Place
 from penstock.kvstore.segment import Segment
 from penstock.kvstore.slot_index import SlotIndex
@@ -29,6 +31,8 @@ KEPT_SHARE: Final = 0.5
 """The part of the limit that blocks may take which are kept until a time."""
 _ROUNDS: Final = 4
 """How often other slots are looked for where others were quicker."""
+_BROKEN: Final = (errno.EIO, errno.EUCLEAN)
+"""Errors by which a disk or file system says that what is there cannot be read any more."""
 
 
 @dataclass
@@ -76,6 +80,8 @@ class KvStore:
         self._reader = BlockReader(self._index, self._group_bytes, cipher)
         self._notes = UseNotes()
         self.stats = StoreStats()
+        self.unreadable: set[str] = set()
+        """Names of segments whose head or tables the disk cannot read: they are left out."""
         try:
             self._open_segments()
         except BaseException:
@@ -198,8 +204,15 @@ class KvStore:
             if segment.is_removed:  # perhaps there is another one of its name
                 self._give_up(segment)
                 gone = True
+                continue
+            try:
+                changed = segment.refresh()
+            except OSError as error:
+                self._leave_out(segment.path, error)
+                self._give_up(segment)
+                gone = True
             else:
-                self._follow(segment, segment.refresh())
+                self._follow(segment, changed)
         if gone:
             self._index.find_again(int(self._now()))
         self._open_segments()
@@ -272,24 +285,30 @@ class KvStore:
     def _exchange_uses(self) -> None:
         self._notes.forget_others(self._index.segments)
         for segment in self._index.segments:
-            others = self._notes.exchange(segment)
+            try:
+                others = self._notes.exchange(segment)
+            except OSError as error:
+                self._leave_out(segment.path, error)
+                self._give_up(segment)
+                continue
             self._index.follow_uses(segment, others, int(self._now()))
 
     def _open_segments(self) -> None:
         """Open segments that were not there before."""
         found: list[tuple[int, int, bool, Place]] = []
         for path in self._folder.segments():
-            if self._index.has_segment(path.name):
+            if self._index.has_segment(path.name) or path.name in self.unreadable:
                 continue
             with contextlib.suppress(FileNotFoundError):
-                segment = Segment.open(path)
-                if segment is None:
+                try:
+                    opened = self._opened(path)
+                except OSError as error:
+                    self._leave_out(path, error)
                     continue
-                if not self._suits(segment.layout):
-                    segment.close()
+                if opened is None:
                     continue
-                slots = segment.refresh()
-                uses = self._notes.look(segment)[slots]
+                segment, slots, every_use = opened
+                uses = every_use[slots]
                 numbers = segment.entries["place"][slots]
                 found += zip(
                     uses["second"].tolist(),
@@ -303,6 +322,27 @@ class KvStore:
         found.sort(key=lambda each: each[:2])
         entered = ((second, again, place) for second, _, again, place in found)
         self._note_kept(self._index.enter_found(entered, int(self._now())))
+
+    def _opened(self, path: Path) -> tuple[Segment, NDArray[np.intp], Uses] | None:
+        """A segment, its slots that hold something, and the uses of all; None for one of other
+        blocks. Raises OSError."""
+        segment = Segment.open(path)
+        if segment is None:
+            return None
+        try:
+            if self._suits(segment.layout):
+                return segment, segment.refresh(), self._notes.look(segment)
+        except BaseException:
+            segment.close()
+            raise
+        segment.close()
+        return None
+
+    def _leave_out(self, path: Path, error: OSError) -> None:
+        """Do without a segment that the disk cannot read. Raises any other ``error``."""
+        if error.errno not in _BROKEN:
+            raise error
+        self.unreadable.add(path.name)
 
     def _suits(self, layout: SegmentLayout) -> bool:
         return layout.digest == self._folder.digest and layout.slot_bytes == self._slot_bytes

@@ -228,6 +228,13 @@ class StoreWorkers:
             self._off = True
             self._tell("removed", "the directory of KV blocks was removed; none are kept any more")
         self._store.refresh()
+        unreadable = self._store.unreadable
+        if unreadable:
+            self._tell(
+                "unreadable",
+                f"files of KV blocks cannot be read, and are left out: check the disk, and remove "
+                f"them ({', '.join(sorted(unreadable))})",
+            )
 
     def _tell_if_cramped(self) -> None:
         if self._store.is_cramped:
