@@ -58,7 +58,9 @@ def compare(
     works = {text: work_of(options, source) for text, options in asked.variants.items()}
     tunings = {text: tuning_of(options, source) for text, options in asked.variants.items()}
     for name, options in asked.variants.items():
-        record = record_of(works[name], settings_of(options), tunings[name])
+        tuning = tunings[name]
+        trained_on = None if tuning is None else tuning.text
+        record = record_of(works[name], settings_of(options), trained_on)
         _check_variant(out / folder_of(name), record, restart)
     text = read_text(list(asked.texts))
     tasks = Tasks.open(asked, tokenizer_of(source))

@@ -12,9 +12,9 @@ from penstock.version import __version__
 from penstock.weights.identity import weight_files
 
 if TYPE_CHECKING:
-    from penstock.quantize.fine_tuning import FineTuning
     from penstock.quantize.mixed import BudgetedQuantization
     from penstock.quantize.quantization import Quantization
+    from penstock.quantize.samples import TrainingText
 
 RECORD: Final = "penstock_quantization.json"
 """The file's name."""
@@ -29,11 +29,11 @@ _CONFIG: Final = "config"
 def record_of(
     work: Quantization | BudgetedQuantization,
     settings: Mapping[str, object],
-    tuning: FineTuning | None = None,
+    fine_tune_text: TrainingText | None = None,
 ) -> dict[str, object]:
     """What a checkpoint is made of, and by which ``settings``: where this is the same, so are its
     bytes. Raises WeightError."""
-    trained = {} if tuning is None else {"fine_tune_text": tuning.text.source}
+    trained = {} if fine_tune_text is None else {"fine_tune_text": fine_tune_text.source}
     return {
         **trained,
         **settings,

@@ -97,7 +97,7 @@ def quantize(
     """
     if tuning is not None:
         require_alone(work.layers.targets)
-    record = record_of(work, settings or {}, tuning)
+    record = record_of(work, settings or {}, None if tuning is None else tuning.text)
     rest = work.layers.others(work.source.tensors)
     folder = Unfinished(out, record, len(work.layers.layers) + bool(rest), restart)
     try:
