@@ -31,8 +31,9 @@ KEPT_SHARE: Final = 0.5
 """The part of the limit that blocks may take which are kept until a time."""
 _ROUNDS: Final = 4
 """How often other slots are looked for where others were quicker."""
-_BROKEN: Final = (errno.EIO, errno.EUCLEAN)
-"""Errors by which a disk or file system says that what is there cannot be read any more."""
+_BROKEN: Final = (errno.EIO, getattr(errno, "EUCLEAN", errno.EIO))
+"""Errors by which a disk or file system says that what is there cannot be read any more; the second
+one is Linux's."""
 
 
 @dataclass
