@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from support.bitwise import prompt
-from support.handed import LLAMA, complete, config, folder_of, request
+from support.handed import LLAMA, Answers, complete, config, folder_of, request
 from support.needs import needs_native
 from support.tiered import all_updates, settle, tier, tiered
 
+from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.tiers import restoring
 from penstock.engine.tiers.rule import ReadingCosts
@@ -29,10 +30,7 @@ SMALL = 32 * 12288
 def test_a_sequence_may_end_while_its_blocks_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = folder_of(tmp_path, LLAMA)
-    disk = config(folder, kv_disk=f"{tmp_path / 'kv'}:100MB")
-    with tiered(disk) as core:
-        expected = complete(core, [request("a", prompt(1, 300))])
+    disk, expected = kept(tmp_path)
     delay(monkeypatch, 0.2)
     with tiered(disk) as core:
         core.add_request(request("a", prompt(1, 300)))
@@ -45,10 +43,7 @@ def test_a_sequence_may_end_while_its_blocks_are_read(
 
 
 def test_others_run_while_blocks_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = folder_of(tmp_path, LLAMA)
-    disk = config(folder, kv_disk=f"{tmp_path / 'kv'}:100MB")
-    with tiered(disk) as core:
-        expected = complete(core, [request("a", prompt(1, 300))])
+    disk, expected = kept(tmp_path)
     delay(monkeypatch, 0.3)
     with tiered(disk) as core:
         core.add_request(request("a", prompt(1, 300)))
@@ -138,3 +133,10 @@ def delay(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
         return read(self, *args)
 
     monkeypatch.setattr(Segment, "read", slowly)
+
+
+def kept(tmp_path: Path) -> tuple[EngineConfig, Answers]:
+    """An engine's options, on whose disk a prompt is, and what was answered to it."""
+    disk = config(folder_of(tmp_path, LLAMA), kv_disk=f"{tmp_path / 'kv'}:100MB")
+    with tiered(disk) as core:
+        return disk, complete(core, [request("a", prompt(1, 300))])
