@@ -12,7 +12,8 @@ one's steps until the last block has come are compared with those before and beh
 be empty, and on a disk: of a file system in memory nothing can be forgotten. The disk's own speed
 is that of reading the same files past the page cache, by as many threads as the engine has for
 that. The floor is the time of the bytes at that speed, and of the answer that is found in memory:
-looking for the prefix, and one step.
+looking for the prefix, and one step. The last line has how much longer others' steps took in the
+mean of all rounds, with its standard error.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 
 import msgspec
 
@@ -70,6 +71,11 @@ class Round(msgspec.Struct, kw_only=True):
     step_while_reading_s: float = 0.0
     """The mean of those in which blocks came."""
     steps_while_reading: int = 0
+
+    @property
+    def slowing(self) -> float:
+        """How much longer the other's steps were meanwhile, as a part of those alone."""
+        return self.step_while_reading_s / self.step_s - 1
 
     @property
     def floor_s(self) -> float:
@@ -270,15 +276,17 @@ def main() -> int:
         "beside s  step ms  while reading"
     )
     for each in rounds:
-        slower = each.step_while_reading_s / each.step_s - 1
         print(
             f"{each.computed_s:>10.2f} {each.disk_s:>7.3f} {each.memory_s:>9.3f} "
             f"{each.computed_s / each.disk_s:>12.1f}x {each.computed_s / each.memory_s:>6.1f}x "
             f"{each.read_bytes / 1e6:>6.0f} {each.disk_bandwidth / 1e9:>9.2f} "
             f"{each.disk_s / each.floor_s:>8.2f} {each.disk_beside_s:>9.3f} "
             f"{each.step_s * 1e3:>8.1f} "
-            f"{slower:>+10.1%} of {each.steps_while_reading}"
+            f"{each.slowing:>+10.1%} of {each.steps_while_reading}"
         )
+    slowings = [each.slowing for each in rounds]
+    error = stdev(slowings) / len(slowings) ** 0.5 if len(slowings) > 1 else float("nan")
+    print(f"\nothers' steps: {mean(slowings):+.1%}, standard error {error:.1%}")
     if args.json:
         write_json(args.json, document)
     return 0

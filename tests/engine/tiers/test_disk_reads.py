@@ -15,7 +15,7 @@ from support.tiered import all_updates, settle, tier, tiered
 
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
-from penstock.engine.tiers import restoring
+from penstock.engine.tiers import rule
 from penstock.engine.tiers.rule import ReadingCosts
 from penstock.interface.messages import FinishReason
 from penstock.kvstore.rates import RATES
@@ -87,7 +87,7 @@ def test_of_many_that_are_not_worth_it_one_is_read(
         expected = [complete(core, [request("a", each)]) for each in prompts]
         settle(core)
     monkeypatch.setattr(ReadingCosts, "worth", lambda *args: False)
-    monkeypatch.setattr(restoring, "MOST_DECLINED", 3)
+    monkeypatch.setattr(rule, "MOST_DECLINED", 3)
     with tiered(config(folder, kv_disk=f"{tmp_path / 'kv'}:100MB")) as core:
         assert [complete(core, [request("a", each)]) for each in prompts] == expected
         assert (tier(core).fetches, tier(core).declined) == (1, 3)

@@ -13,6 +13,7 @@ from penstock.cache.kv_cache import KvCache
 from penstock.cache.prefix import Key
 from penstock.engine.cached_blocks import CachedBlocks
 from penstock.engine.tiers.block_store import BlockStore
+from penstock.engine.tiers.coming import Coming
 from penstock.engine.tiers.prefix_search import PrefixSearch
 from penstock.interface.blocks import BlockBytes
 from penstock.scheduler.sequence import SequenceState, make_sequences
@@ -62,7 +63,7 @@ def test_a_block_may_make_room_while_it_is_looked_for() -> None:
     blocks = CachedBlocks(cache, cast("Any", Memory()))
     sequence, keys = waiting(cache)
     store = Evicting(gone=keys[4])
-    search = PrefixSearch(cache, blocks, [cast("BlockStore", store)])
+    search = PrefixSearch(cache, blocks, [cast("BlockStore", store)], Coming())
     found = search.longest(sequence, 1)
     assert found.keys == keys
     assert [key for each in found.wanted for key in each.keys] == keys
@@ -85,8 +86,8 @@ def test_each_block_is_read_from_the_first_store_that_has_it() -> None:
             return key in self._held
 
     stores = [cast("BlockStore", Some(each)) for each in (keys[3:5], keys[1:8])]
-    found = PrefixSearch(cache, blocks, stores).longest(sequence, 2)
+    found = PrefixSearch(cache, blocks, stores, Coming()).longest(sequence, 2)
     assert (found.found, len(found.keys)) == (2, 8)
     assert [(each.store, each.places) for each in found.wanted] == [(0, (3, 4)), (1, (2, 5, 6, 7))]
     # Of the first store alone there is nothing behind what the pool has.
-    assert PrefixSearch(cache, blocks, stores).longest(sequence, 1).wanted == []
+    assert PrefixSearch(cache, blocks, stores, Coming()).longest(sequence, 1).wanted == []

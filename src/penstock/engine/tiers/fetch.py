@@ -27,15 +27,19 @@ class Fetch:
     found: int
     """Blocks of it that the pool had, of groups without a window."""
     bytes: int
+    """What it reads itself."""
     unread: list[int]
     """Those of its bytes that have not come from each store."""
     stores: frozenset[int]
-    """The numbers of the stores that it is read from."""
+    """The numbers of the stores that these come from."""
     began: float
     calm_s: float
     """Seconds for which others' steps come first, once its turn has come; more than 0."""
     patience_s: float
     """Seconds for which it waits for its blocks then."""
+    behind: set[Fetch] = field(default_factory=set)
+    """Those that bring blocks of its prefix for other sequences, which it waits for besides what it
+    reads itself."""
     unasked: deque[Wanted] = field(default_factory=deque)
     """What no store was asked for yet."""
     in_flight: int = 0
@@ -54,22 +58,30 @@ class Fetch:
     is_short: bool = False
     """Whether not all came, or not in time."""
     turn_at: float | None = None
-    """When its turn came first."""
+    """When its turn came first, or that of a sequence that waits for what it brings."""
     is_aside: bool = False
     """Whether its turn has come, and it waits for blocks."""
 
     @property
     def has_come(self) -> bool:
-        return not any(self.unread)
+        """Whether it waits for nothing more, since all has come or it was given up."""
+        return not any(self.unread) and not self.behind
+
+    @property
+    def is_bringing(self) -> bool:
+        """Whether more of what it reads will be in the cache than is there now."""
+        return not self.is_short and (any(self.unread) or bool(self.staged or self.landing))
 
     @property
     def staged_bytes(self) -> int:
         return sum(piece.num_bytes for piece in self.staged)
 
     def set_aside(self, now: float) -> None:
+        """Its turn has come, and so has that of whatever it waits for."""
         self.is_aside = True
-        if self.turn_at is None:
-            self.turn_at = now
+        for fetch in (self, *self.behind):
+            if fetch.turn_at is None:
+                fetch.turn_at = now
 
     def haste(self, now: float) -> float:
         """How many times as much of others' steps it may take as at first: twice as much with each

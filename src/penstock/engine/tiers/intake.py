@@ -108,6 +108,7 @@ class Intake:
             fetch.unasked.clear()
             fetch.unread = [0] * len(self._stores)
             fetch.in_flight = 0
+            fetch.behind.clear()
 
     def let_go(self, fetch: Fetch) -> None:
         """Put no more of what has come."""

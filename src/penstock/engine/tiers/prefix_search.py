@@ -1,4 +1,4 @@
-"""What of a sequence's prefix is in the pool, and what is in the stores below it."""
+"""What of a sequence's prefix is in the pool, on its way there, and in the stores below it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from penstock.cache.kv_cache import KvCache
 from penstock.cache.prefix import Key
 from penstock.engine.cached_blocks import CachedBlocks
 from penstock.engine.tiers.block_store import BlockStore
+from penstock.engine.tiers.coming import Coming
+from penstock.engine.tiers.fetch import Fetch
 from penstock.kvstore.pieces import Wanted
 from penstock.scheduler.sequence import SequenceState
 
@@ -24,6 +26,8 @@ class TieredPrefix(NamedTuple):
     keys: list[Key]
     wanted: list[Wanted]
     """What is to be read of it, each block from the first store that has it."""
+    behind: set[Fetch]
+    """What brings the rest of it, for other sequences."""
     found: int
     """How many of its blocks the pool has."""
 
@@ -41,21 +45,26 @@ class _Whereabouts:
     """Where blocks are: each is looked for once, so that a search agrees with itself while a disk's
     writer makes room."""
 
-    def __init__(self, blocks: CachedBlocks, stores: Sequence[BlockStore]) -> None:
+    def __init__(self, blocks: CachedBlocks, stores: Sequence[BlockStore], coming: Coming) -> None:
         self._blocks = blocks
         self._stores = stores
-        self._found: dict[tuple[Key, int], int | None] = {}
+        self._coming = coming
+        self._found: dict[tuple[Key, int], int | Fetch | None] = {}
 
-    def of(self, key: Key, group: int) -> int | None:
-        """:data:`_POOL`, the number of the first store that has the block, or None."""
+    def of(self, key: Key, group: int) -> int | Fetch | None:
+        """:data:`_POOL`, what brings the block, the number of the first store that has it, or
+        None."""
         name = key, group
         if name not in self._found:
             self._found[name] = self._look(key, group)
         return self._found[name]
 
-    def _look(self, key: Key, group: int) -> int | None:
+    def _look(self, key: Key, group: int) -> int | Fetch | None:
         if self._blocks.has(key, group):
             return _POOL
+        fetch = self._coming.of(key, group)
+        if fetch is not None:
+            return fetch
         return next((i for i, store in enumerate(self._stores) if store.holds(key, group)), None)
 
 
@@ -63,11 +72,14 @@ class PrefixSearch:
     """Looks for prefixes in the pool and the stores below it together, as the cache itself finds
     them."""
 
-    def __init__(self, cache: KvCache, blocks: CachedBlocks, stores: Sequence[BlockStore]) -> None:
-        """``stores``: the fastest first."""
+    def __init__(
+        self, cache: KvCache, blocks: CachedBlocks, stores: Sequence[BlockStore], coming: Coming
+    ) -> None:
+        """``stores``: the fastest first; ``coming``: what is on its way."""
         self._cache = cache
         self._blocks = blocks
         self._stores = tuple(stores)
+        self._coming = coming
         self._whole = [g for g, window in enumerate(blocks.windows) if window is None]
 
     def found(self, sequence: SequenceState) -> int:
@@ -82,16 +94,17 @@ class PrefixSearch:
         limit = len(sequence.token_ids) - 1
         found = self.found(sequence)
         keys = self._cache.keys(sequence.table, sequence.token_ids, limit // size)
-        where = _Whereabouts(self._blocks, self._stores[:stores])
+        where = _Whereabouts(self._blocks, self._stores[:stores], self._coming)
         count = found
         while count < len(keys) and all(where.of(keys[count], g) is not None for g in self._whole):
             count += 1
         count = max(self._within_windows(keys, count, where), found)
         wanted: list[Wanted] = []
+        behind: set[Fetch] = set()
         if count > found:
             for group, window in enumerate(self._blocks.windows):
-                wanted += self._wanted(keys[:count], group, window, where)
-        return TieredPrefix(keys[:count], wanted, found)
+                wanted += self._wanted(keys[:count], group, window, where, behind)
+        return TieredPrefix(keys[:count], wanted, behind, found)
 
     def use(self, keys: list[Key]) -> None:
         """Note in all stores that a prefix is asked for."""
@@ -102,15 +115,23 @@ class PrefixSearch:
                 store.use(keys[start:], group)
 
     def _wanted(
-        self, keys: list[Key], group: int, window: Window | None, where: _Whereabouts
+        self,
+        keys: list[Key],
+        group: int,
+        window: Window | None,
+        where: _Whereabouts,
+        behind: set[Fetch],
     ) -> list[Wanted]:
-        """What is to be read of one group of layers, in pieces of one store each."""
+        """What is to be read of one group of layers, in pieces of one store each; adds to
+        ``behind`` what brings the rest."""
         size, count = self._blocks.block_size, len(keys)
         start = 0 if window is None else first_seen_block(window, count * size, size)
         places: dict[int, list[int]] = {}
         for place in range(start, count):
             store = where.of(keys[place], group)
-            if store is not None and store != _POOL:
+            if isinstance(store, Fetch):
+                behind.add(store)
+            elif store is not None and store != _POOL:
                 places.setdefault(store, []).append(place)
         each = max(PIECE_BYTES // self._blocks.group_bytes[group], 1)
         wanted = []

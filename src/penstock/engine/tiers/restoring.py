@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from penstock.cache.kv_cache import KvCache
 from penstock.engine.cached_blocks import CachedBlocks
 from penstock.engine.tiers.block_store import BlockStore
+from penstock.engine.tiers.coming import Coming
 from penstock.engine.tiers.fetch import Fetch, Restored
 from penstock.engine.tiers.intake import STAGED_BYTES, Intake
 from penstock.engine.tiers.prefix_search import Look, PrefixSearch, TieredPrefix
-from penstock.engine.tiers.rule import ReadingCosts
+from penstock.engine.tiers.rule import Choice, ReadingCosts
 from penstock.kvstore.pieces import Piece
 from penstock.scheduler.sequence import SequenceState, Slot, Status
 
-MOST_DECLINED: Final = 20
-"""The last of so many prefixes that were not worth reading is read: a disk that was slow for a
-while, before a restart perhaps, is measured again."""
 MOST_LOSSES: Final = 20
 """How often a sequence is looked for again that has lost what it had."""
 
@@ -28,8 +26,9 @@ class Restoring:
     """Reads for sequences as they arrive, as many as fit :data:`STAGED_BYTES`, and for the others
     when their turn comes; one whose blocks have not come then is passed over until they have.
 
-    Blocks in the cache have no owner: if something takes them before their sequence starts, they
-    are computed.
+    What is on its way for one sequence is not read for another one that begins alike: that one
+    waits for it. Blocks in the cache have no owner: if something takes them before their sequence
+    starts, they are looked for again, or computed.
     """
 
     def __init__(
@@ -48,7 +47,8 @@ class Restoring:
         self._stores = tuple(stores)
         self._costs = costs
         self._now = now
-        self._search = PrefixSearch(cache, blocks, stores)
+        self._coming = Coming()
+        self._search = PrefixSearch(cache, blocks, stores, self._coming)
         self._fetches: dict[SequenceState, Fetch] = {}
         self._by_number: dict[int, Fetch] = {}
         self._intake = Intake(blocks, stores, costs, now, busy)
@@ -56,8 +56,7 @@ class Restoring:
         self._losses: Slot[int] = Slot()
         """How often it was looked for again."""
         self._count = 0
-        self._declined_running = 0
-        """Prefixes that were not worth reading since one was read last."""
+        self._choice = Choice(costs)
         self.restored = tuple(Restored() for _ in self._stores)
         """What was read from each store."""
         self.started: list[SequenceState] = []
@@ -89,8 +88,11 @@ class Restoring:
 
     def aside_for(self, store: int) -> int:
         """Those of them that wait for blocks of a store."""
-        fetches = self._fetches.values()
-        return sum(fetch.is_aside and store in fetch.stores for fetch in fetches)
+        return sum(
+            any(store in each.stores for each in (fetch, *fetch.behind))
+            for fetch in self._fetches.values()
+            if fetch.is_aside
+        )
 
     def expect(self, sequence: SequenceState) -> None:
         """A sequence has been queued: its blocks may be read before its turn."""
@@ -114,10 +116,13 @@ class Restoring:
                 self._intake.put_all(fetch)
         if self._has_lost(sequence, fetch) and self._may_look_again(sequence):
             # What the pool had when it was looked for was reused while the sequence waited.
+            turn_at = None
             if fetch is not None:
+                turn_at = fetch.turn_at
                 self._forget(fetch)
             fetch = self._begin(sequence)
             if fetch is not None:
+                fetch.turn_at = turn_at  # its patience does not begin anew
                 return self._set_aside(fetch)
         if fetch is not None and not sequence.started:
             each = zip(self._stores, fetch.restored, strict=True)
@@ -144,6 +149,8 @@ class Restoring:
             self._intake.ask(fetches, now)
         self._intake.put(fetches, now)
         self._intake.ask(fetches, now)
+        for fetch in fetches:
+            fetch.behind = {each for each in fetch.behind if each.is_bringing}
         back = []
         for fetch in fetches:
             if not fetch.is_aside:
@@ -208,9 +215,9 @@ class Restoring:
         if not sequence.wants_prompt_rows:
             prefix = longest = self._search.longest(sequence, len(self._stores))
             found = longest.found
-            while prefix.wanted:
+            while prefix.wanted or prefix.behind:
                 fetch = self._fetch(sequence, prefix)
-                if fetch is not None:
+                if fetch is not None or not prefix.wanted:
                     break
                 # Perhaps what the faster ones have is worth it.
                 slowest = max(each.store for each in prefix.wanted)
@@ -225,15 +232,12 @@ class Restoring:
         tokens = (len(keys) - prefix.found) * self._blocks.block_size
         for each in prefix.wanted:
             sizes[each.store] += self._intake.size(each)
-        others = [each.unread for each in self._fetches.values()]
-        waiting = [sum(each[store] for each in others) for store in range(len(sizes))]
+        others = [each for each in self._fetches.values() if each not in prefix.behind]
+        needed = [a + b for a, b in zip(sizes, self._unread(prefix.behind), strict=True)]
+        if any(needed) and not self._choice.reads(tokens, needed, self._unread(others)):
+            self.restored[max(i for i, size in enumerate(needed) if size)].declined += 1
+            return None
         stores = frozenset(store for store, size in enumerate(sizes) if size)
-        if not self._costs.worth(tokens, sizes, waiting):
-            self._declined_running += 1
-            if self._declined_running < MOST_DECLINED:
-                self.restored[max(stores)].declined += 1
-                return None
-        self._declined_running = 0
         self._count += 1
         fetch = Fetch(
             sequence,
@@ -246,14 +250,21 @@ class Restoring:
             self._now(),
             self._costs.calm_s(tokens),
             self._costs.patience_s(tokens),
+            prefix.behind,
             deque(prefix.wanted),
             restored=[0] * len(sizes),
         )
         self._fetches[sequence] = self._by_number[fetch.number] = fetch
+        self._coming.add(fetch, prefix.wanted)
         self._intake.ask([fetch], fetch.began)
         for store in stores:
             self.restored[store].fetches += 1
         return fetch
+
+    def _unread(self, fetches: Iterable[Fetch]) -> list[int]:
+        """Bytes of each store that have not come."""
+        none = [0] * len(self._stores)
+        return [*map(sum, zip(none, *(each.unread for each in fetches), strict=True))]
 
     def _arrive(self, piece: Piece) -> None:
         store = piece.wanted.store
@@ -278,6 +289,7 @@ class Restoring:
     def _forget(self, fetch: Fetch) -> None:
         self._intake.give_up(fetch)
         self._intake.let_go(fetch)
+        self._coming.drop(fetch)
         del self._fetches[fetch.sequence], self._by_number[fetch.number]
 
     def _fits(self, sequence: SequenceState, reserve: int) -> bool:

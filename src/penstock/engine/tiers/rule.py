@@ -23,6 +23,9 @@ PATIENCE: Final = 1.5
 """A sequence whose turn it is waits for its blocks as long as computing them would take, so many
 times; then they are computed."""
 LEAST_PATIENCE_S: Final = 0.25
+MOST_DECLINED: Final = 20
+"""The last of so many prefixes that were not worth reading is read: a disk that was slow for a
+while, before a restart perhaps, is measured again."""
 CALM: Final = 0.125
 """So large a part of that time, others' steps come first; then the longer the less."""
 CALM_UNKNOWN_S: Final = 2.5
@@ -66,3 +69,21 @@ class ReadingCosts:
         """Seconds of these in which its blocks come so slowly that others' steps take hardly
         longer."""
         return max(CALM * self.computing_s(tokens), 1e-6) if self.rate.known else CALM_UNKNOWN_S
+
+
+class Choice:
+    """Whether prefixes are read or computed, one after the other."""
+
+    def __init__(self, costs: ReadingCosts) -> None:
+        self._costs = costs
+        self._declined = 0
+        """Those that were not worth reading since one was read last."""
+
+    def reads(self, tokens: int, sizes: Sequence[int], waiting: Sequence[int]) -> bool:
+        """Decide on the next prefix, as :meth:`ReadingCosts.worth`, or to measure again."""
+        if not self._costs.worth(tokens, sizes, waiting):
+            self._declined += 1
+            if self._declined < MOST_DECLINED:
+                return False
+        self._declined = 0
+        return True
