@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "../simd.h"
 #include "gemm_codebook_panels.h"
@@ -45,6 +46,20 @@ PENSTOCK_INLINE void add_lanes(const f32x16 (&lanes)[kCodebookColumns], float* t
 #else
   for (int c = 0; c < kCodebookColumns; ++c) to[c] = hsum(lanes[c]);
 #endif
+}
+
+// Prefetch a line where `codes` are read: a compiler collects prefetches, and of many at once a processor
+// drops some.
+template <int Level, class Codes>
+PENSTOCK_INLINE void prefetch_beside(const std::byte* line, Codes& codes) {
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<Codes, __m512i>) {
+    if constexpr (Level == 1) asm("prefetcht0 %1" : "+v"(codes) : "m"(*line));
+    else asm("prefetcht1 %1" : "+v"(codes) : "m"(*line));
+    return;
+  }
+#endif
+  __builtin_prefetch(line, 0, Level == 1 ? 3 : 2);
 }
 
 // A bit of each of three lines, as a code.

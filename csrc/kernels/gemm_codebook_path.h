@@ -139,9 +139,8 @@ class CodebookPath {
 
   // Calls use(step, Weights) for the steps of one column's line, of which `first` is the first.
   template <int Bits, class Use>
-  PENSTOCK_INLINE void line_steps(const std::byte* line, int first, const Values<Bits>& values,
+  PENSTOCK_INLINE void line_steps(const Operand::Codes& codes, int first, const Values<Bits>& values,
                                   Use&& use) const {
-    const auto codes = Operand::codes(line);
     [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
       (use(first + I, Operand::template named<Bits>(codes, unsigned(Bits * I), values)), ...);
     }(std::make_integer_sequence<int, kLineSteps<Bits>>());
@@ -169,6 +168,10 @@ class CodebookPath {
       values_of[c] = values<Bits>(panel, half * kCodebookColumns + c);
       for (int r = 0; r < Rows; ++r) lanes[r][c] = f32x16::zero();
     }
+    // What lies before the codes of a panel is a part of what is read in order.
+    if (half == 0)
+      for (int64_t at = 0; at < p_.codes_at; at += kLineBytes)
+        __builtin_prefetch(panel + at + p_.tuning.stream_ahead, 0, Level == 1 ? 3 : 2);
     const std::byte* line = panel + p_.codes_at + half * p_.half_bytes;
     const std::byte* x = row(0);
     const auto stretches = [&]<bool Triple>(int64_t count, std::bool_constant<Triple>)
@@ -188,8 +191,9 @@ class CodebookPath {
         for (int l = 0; l < own.lines; ++l)
           each_column([&](int c, auto&& add) __attribute__((always_inline)) {
             const std::byte* const at = line + l * kCodebookLine + c * kLineBytes;
-            __builtin_prefetch(at + p_.tuning.stream_ahead, 0, Level == 1 ? 3 : 2);
-            line_steps<Bits>(at, l * kLineSteps<Bits>, values_of[c], add);
+            auto codes = Operand::codes(at);
+            prefetch_beside<Level>(at + p_.tuning.stream_ahead, codes);
+            line_steps<Bits>(codes, l * kLineSteps<Bits>, values_of[c], add);
           });
         if constexpr (Triple)
           each_column([&](int c, auto&& add) __attribute__((always_inline)) {
@@ -218,7 +222,7 @@ class CodebookPath {
       const std::byte* line = panel + p_.codes_at + half * p_.half_bytes;
       for (int64_t first = 0; first < steps_;) {
         const int64_t steps = expand<Bits>(panel, half, line, first, work);
-        bands(some, work, first, steps, carry);
+        bands(some, work, first, steps, carry, line);
         first += steps;
       }
       for (int64_t r = some.first; r < some.last; ++r) {
@@ -261,7 +265,7 @@ class CodebookPath {
           };
 #pragma GCC unroll 3
           for (int l = 0; l < own.lines; ++l)
-            line_steps<Bits>(at + l * kCodebookLine, l * kLineSteps<Bits>, of, put);
+            line_steps<Bits>(Operand::codes(at + l * kCodebookLine), l * kLineSteps<Bits>, of, put);
           if constexpr (Triple) spare_step(at, of, put);
           at += own.lines * kCodebookLine;
           out += own.steps * kTileStep;
@@ -272,14 +276,19 @@ class CodebookPath {
     return count * own.steps;
   }
 
-  void bands(Range some, const std::byte* tile, int64_t first, int64_t steps, float* carry) const {
+  // `next`: the codes of the next slice, which come meanwhile.
+  void bands(Range some, const std::byte* tile, int64_t first, int64_t steps, float* carry,
+             const std::byte* next) const {
     for (int64_t r = some.first; r < some.last; r += kBandRows) {
       const auto rows = int(std::min<int64_t>(kBandRows, some.last - r));
       for (int c = 0; c < kCodebookColumns; c += kBandColumns) {
         const std::byte* const w = tile + c * Weights::kBytes;
         float* const lanes = carry + (r * kCodebookColumns + c) * f32x16::lanes;
+        // A slice's lines are at most twice its steps.
+        const int64_t part = r == some.first ? c / kBandColumns : 2;
+        const std::byte* const ahead = part < 2 ? next + part * steps * kLineBytes : nullptr;
         const auto some_rows = [&]<int... R>(std::integer_sequence<int, R...>) {
-          ((rows == R + 1 ? band<R + 1>(r, w, first, steps, lanes) : void()), ...);
+          ((rows == R + 1 ? band<R + 1>(r, w, first, steps, lanes, ahead) : void()), ...);
         };
         some_rows(std::make_integer_sequence<int, kBandRows>());
       }
@@ -288,8 +297,8 @@ class CodebookPath {
 
   // Some rows by some columns that are expanded: [row][8] lanes.
   template <int Rows>
-  void band(int64_t first_row, const std::byte* w, int64_t first, int64_t steps,
-            float* carry) const {
+  void band(int64_t first_row, const std::byte* w, int64_t first, int64_t steps, float* carry,
+            const std::byte* ahead) const {
     f32x16 lanes[Rows][kBandColumns];
     const auto at = [&](int r, int c) __attribute__((always_inline)) {
       return carry + (r * kCodebookColumns + c) * f32x16::lanes;
@@ -299,6 +308,7 @@ class CodebookPath {
         lanes[r][c] = first ? f32x16::load(at(r, c)) : f32x16::zero();
     const std::byte* x = row(first_row) + first * Weights::kBytes;
     for (int64_t s = 0; s < steps; ++s, x += Weights::kBytes, w += kTileStep) {
+      if (ahead) __builtin_prefetch(ahead + s * kLineBytes, 0, 2);
       Weights own[kBandColumns];
 #pragma GCC unroll 4
       for (int c = 0; c < kBandColumns; ++c) own[c] = Weights::load(w + c * Weights::kBytes);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from support.checkpoints import tiny_checkpoint
 from support.log_probabilities import log_probabilities
 from support.needs import needs_native
+from support.quantized_checkpoints import edit_tensors
 from support.quantized_runs import command
 
 from penstock.cli import main as cli
@@ -135,6 +137,21 @@ def test_what_is_written_is_what_was_trained_in_other_formats(
     tmp_path: Path,
 ) -> None:
     check_written(capsys, model, text, tmp_path / "out", words)
+
+
+@needs_native
+def test_embeddings_are_rounded_while_others_are_trained(
+    capsys: pytest.CaptureFixture[str], model: Path, text: Path, tmp_path: Path
+) -> None:
+    """An outlier in each row makes the points of its other weights few."""
+    shutil.copytree(model, tmp_path / "model")
+
+    def spread(table: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.concatenate([64 * table[:, :1], table[:, 1:]], axis=1)
+
+    edit_tensors(tmp_path / "model", {"model.embed_tokens.weight": spread})
+    words: list[object] = ["--bits", 4, "--group-size", 32, "--embedding-bits", 8]
+    check_written(capsys, tmp_path / "model", text, tmp_path / "out", words)
 
 
 class Killed(BaseException):

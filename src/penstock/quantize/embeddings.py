@@ -16,7 +16,7 @@ from penstock.models import quip, sparse24
 from penstock.models.spec import ModelSpec
 from penstock.quantize.forms import compressed_tensors
 from penstock.quantize.forms.integers import Integers
-from penstock.quantize.grid import IntegerGrid, IntegerMatrix, require_finite
+from penstock.quantize.grid import F32, IntegerGrid, IntegerMatrix, require_finite
 from penstock.quantize.source import SourceModel
 from penstock.quantize.tensor_file import NewTensor
 from penstock.weights.tensor_file import NUMPY_DTYPES
@@ -89,6 +89,15 @@ class Embeddings:
     def written(self, name: str) -> Iterator[NewTensor]:
         """The tensors in the place of one. Raises WeightError where it has values that are not
         finite."""
+        stem = self._source.stored_name(name).removesuffix(".weight")
+        for end, array in self._form.coded(self._rounded(name), name).arrays().items():
+            yield NewTensor.of(f"{stem}.{end}", array)
+
+    def values(self, name: str) -> F32:
+        """What readers find in the place of a tensor. Raises as :meth:`written`."""
+        return self._rounded(name).dequantize()
+
+    def _rounded(self, name: str) -> IntegerMatrix:
         values = self._source.values(name)
         n, k = values.shape
         grid = self._form.grid
@@ -102,10 +111,7 @@ class Embeddings:
             grouped = grid.grouped(values[some])
             made = grid.matrix(grouped, *grid.fit(grouped))
             codes[some], scales[some] = made.codes, made.scales
-        matrix = self._form.coded(IntegerMatrix(grid, codes, scales, zeros), name)
-        stem = self._source.stored_name(name).removesuffix(".weight")
-        for end, array in matrix.arrays().items():
-            yield NewTensor.of(f"{stem}.{end}", array)
+        return IntegerMatrix(grid, codes, scales, zeros)
 
 
 def _module(source: SourceModel, name: str) -> str:
