@@ -1,9 +1,10 @@
 // Products of weights in codebooks of rows, for every Operand: a Path of gemm_product.h.
 //
-// Lanes are k, so that one register holds all values of a column, and a look-up is one instruction. For a
-// row or two codes become weights in the registers that multiply them, eight columns at a time. For more,
-// a slice of eight columns is expanded into L1 first, and all rows take it from there, four by four; their
-// lanes wait in the carry. Outliers come last (gemm_codebook_outliers.h). All add in one order (gemm_codebook.h).
+// Lanes are k, so that one register holds all values of a column, and a look-up is one instruction. Codes
+// become weights in the registers that multiply them by a few rows, for these again for the next ones:
+// look-ups and products are of different units, and so many rows hide the look-ups (16 rows take 0.8 of
+// what they took when a slice of weights was expanded into L1 for all of them, 256 rows 0.87, on Zen 4).
+// Outliers come last (gemm_codebook_outliers.h). All add in one order (gemm_codebook.h).
 #pragma once
 
 #include <type_traits>
@@ -31,8 +32,7 @@ class CodebookPath {
     return row_bytes(p) * rows + (beside(p, rows) ? ceil_div(rows, kBeside) * beside_bytes(p) : 0);
   }
   static int64_t work_bytes(const CodebookPanels&, int64_t rows) {
-    rows = std::min(rows, kRowBlock);
-    return kTileBytes + rows * (kLanesBytes + 2 * kSumsBytes);
+    return std::min(rows, kRowBlock) * 2 * kPanelColumns * int64_t(sizeof(float));
   }
 
   CodebookPath(const CodebookPanels& p, const InputRows& x, const Epilogue& e, Range rows, bool,
@@ -60,21 +60,13 @@ class CodebookPath {
   }
 
  private:
-  static constexpr int64_t kDirectRows = 2;
-  static constexpr int64_t kSliceSteps = 32;  // that are expanded at once
 #if defined(__AVX512F__)
-  static constexpr int kBandRows = 4, kBandColumns = 4;
+  static constexpr int kSomeRows = 4;
   static constexpr bool kIntoL2 = true;
 #else
+  static constexpr int kSomeRows = 2;
   static constexpr bool kIntoL2 = false;
-  static constexpr int kBandRows = 2, kBandColumns = 2;
 #endif
-  static constexpr int64_t kTileStep = kCodebookColumns * Weights::kBytes;
-  static constexpr int64_t kTileBytes = kSliceSteps * kTileStep;
-  static constexpr int64_t kLanesBytes = kCodebookColumns * kLineBytes;  // of a row
-  static constexpr int64_t kSumsBytes = kPanelColumns * int64_t(sizeof(float));
-  static constexpr int64_t kRowsBytes = 512 << 10;  // of x that stay in L2, beside what is expanded
-  static constexpr int64_t kLeastRows = 32;
 
   template <int Bits>
   static constexpr int kLineSteps = int(codebook_stretch(Bits, false).steps);
@@ -83,7 +75,7 @@ class CodebookPath {
 
   // An odd number of cache lines, so that rows do not meet in one set.
   static int64_t row_bytes(const CodebookPanels& p) {
-    const int64_t bytes = p.steps() * Weights::kBytes;
+    const int64_t bytes = p.steps() * Operand::kStepBytes;
     return bytes / kLineBytes % 2 ? bytes : bytes + kLineBytes;
   }
   const std::byte* row(int64_t r) const { return ready_ + r * row_bytes_; }
@@ -119,7 +111,7 @@ class CodebookPath {
 
   template <int Bits>
   void multiply(Range units, std::byte* work) const {
-    float* const sums = reinterpret_cast<float*>(work + kTileBytes + rows_.size() * kLanesBytes);
+    float* const sums = reinterpret_cast<float*>(work);
     const int64_t panel_floats = rows_.size() * kPanelColumns;
     for (int64_t unit = units.first; unit < units.last; ++unit) {
       for (int i = 0; i < p_.per_unit; ++i) {
@@ -127,9 +119,8 @@ class CodebookPath {
         if (p_.outliers) Outliers(p_, panel).fetch();
         for (int half = 0; half < 2; ++half) {
           float* const own = sums + i * panel_floats + half * kCodebookColumns;
-          if (rows_.size() == 1) direct<Bits, 1>(panel, half, own);
-          else if (rows_.size() <= kDirectRows) direct<Bits, 2>(panel, half, own);
-          else expanded<Bits>(panel, half, work, own);
+          look_up<Bits>(panel, half, own);
+          add_outliers(panel, half, own);
         }
       }
       e_.finish_block(unit, p_.per_unit, rows_.first, rows_.size(),
@@ -153,36 +144,61 @@ class CodebookPath {
                                           Operand::codes(second + kCodebookLine), values));
   }
 
-  // Of eight columns by one or two rows, from codes, which are prefetched into a level of the cache.
-  template <int Bits, int Rows>
-  void direct(const std::byte* panel, int half, float* sums) const {
-    if (kIntoL2 && p_.tuning.stream_ahead >= kAheadInL2) direct<Bits, Rows, 2>(panel, half, sums);
-    else direct<Bits, Rows, 1>(panel, half, sums);
+  // Of eight columns by all rows, a few at a time, from codes. The first rows have these prefetched into
+  // a level of the cache.
+  template <int Bits>
+  void look_up(const std::byte* panel, int half, float* sums) const {
+    const bool into_l2 = kIntoL2 && p_.tuning.stream_ahead >= kAheadInL2;
+    for (int64_t r = 0; r < rows_.size(); r += kSomeRows) {
+      const auto rows = int(std::min<int64_t>(kSomeRows, rows_.size() - r));
+      float* const own = sums + r * kPanelColumns;
+      const auto some_rows = [&]<int... R>(std::integer_sequence<int, R...>) {
+        ((rows != R + 1 ? void()
+          : r           ? some<Bits, R + 1, 0>(panel, half, r, own)
+          : into_l2     ? some<Bits, R + 1, 2>(panel, half, r, own)
+                        : some<Bits, R + 1, 1>(panel, half, r, own)),
+         ...);
+      };
+      some_rows(std::make_integer_sequence<int, kSomeRows>());
+    }
   }
   template <int Bits, int Rows, int Level>
-  void direct(const std::byte* panel, int half, float* sums) const {
-    Values<Bits> values_of[kCodebookColumns];
-    f32x16 lanes[Rows][kCodebookColumns];
-#pragma GCC unroll 8  // or what is to be in registers is made in memory
-    for (int c = 0; c < kCodebookColumns; ++c) {
-      values_of[c] = values<Bits>(panel, half * kCodebookColumns + c);
-      for (int r = 0; r < Rows; ++r) lanes[r][c] = f32x16::zero();
-    }
-    // What lies before the codes of a panel is a part of what is read in order.
-    if (half == 0)
+  void some(const std::byte* panel, int half, int64_t first_row, float* sums) const {
+    // What lies before a panel's codes is a part of what is read in order: without it, as many lines of codes
+    // would never be asked for (Zen 4, 4 bits, 2048 k: 19.3 and 22.6 GB/s).
+    if (Level && half == 0)
       for (int64_t at = 0; at < p_.codes_at; at += kLineBytes)
         __builtin_prefetch(panel + at + p_.tuning.stream_ahead, 0, Level == 1 ? 3 : 2);
-    const std::byte* line = panel + p_.codes_at + half * p_.half_bytes;
-    const std::byte* x = row(0);
+    // As many columns as registers have sums of.
+    constexpr int kColumns = Rows > 2 ? kCodebookColumns / 2 : kCodebookColumns;
+    f32x16 lanes[Rows][kCodebookColumns];
+    for (int c = 0; c < kCodebookColumns; c += kColumns)
+      some_columns<Bits, Rows, Level, kColumns>(panel, half, first_row, c, lanes);
+    for (int r = 0; r < Rows; ++r) add_lanes(lanes[r], sums + r * kPanelColumns);
+  }
+  template <int Bits, int Rows, int Level, int Columns>
+  PENSTOCK_INLINE void some_columns(const std::byte* panel, int half, int64_t first_row,
+                                    int first_column, f32x16 (&found)[Rows][kCodebookColumns]) const {
+    Values<Bits> values_of[Columns];
+    f32x16 lanes[Rows][Columns];
+#pragma GCC unroll 8  // or what is to be in registers is made in memory
+    for (int c = 0; c < Columns; ++c) {
+      values_of[c] = values<Bits>(panel, half * kCodebookColumns + first_column + c);
+      for (int r = 0; r < Rows; ++r) lanes[r][c] = f32x16::zero();
+    }
+    const std::byte* line =
+        panel + p_.codes_at + half * p_.half_bytes + first_column * kLineBytes;
+    const std::byte* x = row(first_row);
     const auto stretches = [&]<bool Triple>(int64_t count, std::bool_constant<Triple>)
                                __attribute__((always_inline)) {
       constexpr CodebookStretch own = codebook_stretch(Bits, Triple);
       const auto each_column = [&](auto&& of_column) __attribute__((always_inline)) {
 #pragma GCC unroll 8
-        for (int c = 0; c < kCodebookColumns; ++c)
+        for (int c = 0; c < Columns; ++c)
           of_column(c, [&, c](int step, const Weights& w) __attribute__((always_inline)) {
+#pragma GCC unroll 4
             for (int r = 0; r < Rows; ++r)
-              Operand::add(lanes[r][c], w, x + r * row_bytes_ + step * Weights::kBytes);
+              Operand::add(lanes[r][c], w, x + r * row_bytes_ + step * Operand::kStepBytes);
           });
       };
       for (int64_t i = 0; i < count; ++i) {
@@ -200,125 +216,27 @@ class CodebookPath {
             spare_step(line + c * kLineBytes, values_of[c], add);
           });
         line += own.lines * kCodebookLine;
-        x += own.steps * Weights::kBytes;
+        x += own.steps * Operand::kStepBytes;
       }
     };
     if constexpr (Bits == 3) stretches(p_.triples, std::true_type());
     stretches(p_.singles, std::false_type());
-    for (int r = 0; r < Rows; ++r) {
-      add_lanes(lanes[r], sums + r * kPanelColumns);
-      if (p_.outliers) Outliers(p_, panel).add(half, row(r), sums + r * kPanelColumns);
-    }
-  }
-
-  // Of eight columns by all rows, slice by slice.
-  template <int Bits>
-  void expanded(const std::byte* panel, int half, std::byte* work, float* sums) const {
-    float* const carry = reinterpret_cast<float*>(work + kTileBytes);
-    const int64_t fit = std::max(kLeastRows, kRowsBytes / row_bytes_);
-    const int64_t blocks = ceil_div(rows_.size(), fit);
-    for (int64_t b = 0; b < blocks; ++b) {
-      const Range some = even_share(rows_.size(), b, blocks);
-      const std::byte* line = panel + p_.codes_at + half * p_.half_bytes;
-      for (int64_t first = 0; first < steps_;) {
-        const int64_t steps = expand<Bits>(panel, half, line, first, work);
-        bands(some, work, first, steps, carry, line);
-        first += steps;
-      }
-      for (int64_t r = some.first; r < some.last; ++r) {
-        f32x16 lanes[kCodebookColumns];
-        for (int c = 0; c < kCodebookColumns; ++c)
-          lanes[c] = f32x16::load(carry + (r * kCodebookColumns + c) * f32x16::lanes);
-        add_lanes(lanes, sums + r * kPanelColumns);
-        if (p_.outliers && !beside_)
-          Outliers(p_, panel).add(half, row(r), sums + r * kPanelColumns);
-      }
-    }
-    for (int64_t r = 0; beside_ && r < rows_.size(); r += kBeside)
-      Outliers(p_, panel).add(half, beside(r, 0), std::min(kBeside, rows_.size() - r),
-                              sums + r * kPanelColumns);
-  }
-
-  // Codes of eight columns from step `first` on to weights, [step][8], as many as a slice has; `line`
-  // goes on to what follows. Returns the steps.
-  template <int Bits>
-  int64_t expand(const std::byte* panel, int half, const std::byte*& line, int64_t first,
-                 std::byte* to) const {
-    const int64_t in_triples = p_.triples * codebook_stretch(3, true).steps;
-    if (first < in_triples)
-      return expand<Bits, true>(panel, half, line, in_triples - first, to);
-    return expand<Bits, false>(panel, half, line, steps_ - first, to);
-  }
-  template <int Bits, bool Triple>
-  int64_t expand(const std::byte* panel, int half, const std::byte*& line, int64_t left,
-                 std::byte* to) const {
-    constexpr CodebookStretch own = codebook_stretch(Bits, Triple);
-    const int64_t count = std::min(kSliceSteps, left) / own.steps;
-    if constexpr (Bits == 3 || !Triple) {
-      for (int c = 0; c < kCodebookColumns; ++c) {
-        const Values<Bits> of = values<Bits>(panel, half * kCodebookColumns + c);
-        const std::byte* at = line + c * kLineBytes;
-        std::byte* out = to + c * Weights::kBytes;
-        for (int64_t i = 0; i < count; ++i) {
-          const auto put = [&](int step, const Weights& w) __attribute__((always_inline)) {
-            w.store(out + step * kTileStep);
-          };
-#pragma GCC unroll 3
-          for (int l = 0; l < own.lines; ++l)
-            line_steps<Bits>(Operand::codes(at + l * kCodebookLine), l * kLineSteps<Bits>, of, put);
-          if constexpr (Triple) spare_step(at, of, put);
-          at += own.lines * kCodebookLine;
-          out += own.steps * kTileStep;
-        }
-      }
-    }
-    line += count * own.lines * kCodebookLine;
-    return count * own.steps;
-  }
-
-  // `next`: the codes of the next slice, which come meanwhile.
-  void bands(Range some, const std::byte* tile, int64_t first, int64_t steps, float* carry,
-             const std::byte* next) const {
-    for (int64_t r = some.first; r < some.last; r += kBandRows) {
-      const auto rows = int(std::min<int64_t>(kBandRows, some.last - r));
-      for (int c = 0; c < kCodebookColumns; c += kBandColumns) {
-        const std::byte* const w = tile + c * Weights::kBytes;
-        float* const lanes = carry + (r * kCodebookColumns + c) * f32x16::lanes;
-        // A slice's lines are at most twice its steps.
-        const int64_t part = r == some.first ? c / kBandColumns : 2;
-        const std::byte* const ahead = part < 2 ? next + part * steps * kLineBytes : nullptr;
-        const auto some_rows = [&]<int... R>(std::integer_sequence<int, R...>) {
-          ((rows == R + 1 ? band<R + 1>(r, w, first, steps, lanes, ahead) : void()), ...);
-        };
-        some_rows(std::make_integer_sequence<int, kBandRows>());
-      }
-    }
-  }
-
-  // Some rows by some columns that are expanded: [row][8] lanes.
-  template <int Rows>
-  void band(int64_t first_row, const std::byte* w, int64_t first, int64_t steps, float* carry,
-            const std::byte* ahead) const {
-    f32x16 lanes[Rows][kBandColumns];
-    const auto at = [&](int r, int c) __attribute__((always_inline)) {
-      return carry + (r * kCodebookColumns + c) * f32x16::lanes;
-    };
+#pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r)
-      for (int c = 0; c < kBandColumns; ++c)
-        lanes[r][c] = first ? f32x16::load(at(r, c)) : f32x16::zero();
-    const std::byte* x = row(first_row) + first * Weights::kBytes;
-    for (int64_t s = 0; s < steps; ++s, x += Weights::kBytes, w += kTileStep) {
-      if (ahead) __builtin_prefetch(ahead + s * kLineBytes, 0, 2);
-      Weights own[kBandColumns];
-#pragma GCC unroll 4
-      for (int c = 0; c < kBandColumns; ++c) own[c] = Weights::load(w + c * Weights::kBytes);
-#pragma GCC unroll 4
-      for (int r = 0; r < Rows; ++r)
-#pragma GCC unroll 4
-        for (int c = 0; c < kBandColumns; ++c) Operand::add(lanes[r][c], own[c], x + r * row_bytes_);
+#pragma GCC unroll 8
+      for (int c = 0; c < Columns; ++c) found[r][first_column + c] = lanes[r][c];
+  }
+
+  // What outliers add, once all else is summed.
+  void add_outliers(const std::byte* panel, int half, float* sums) const {
+    if (!p_.outliers) return;
+    const Outliers outliers(p_, panel);
+    if (!beside_) {
+      for (int64_t r = 0; r < rows_.size(); ++r) outliers.add(half, row(r), sums + r * kPanelColumns);
+      return;
     }
-    for (int r = 0; r < Rows; ++r)
-      for (int c = 0; c < kBandColumns; ++c) lanes[r][c].store(at(r, c));
+    for (int64_t r = 0; r < rows_.size(); r += kBeside)
+      outliers.add(half, beside(r, 0), std::min(kBeside, rows_.size() - r), sums + r * kPanelColumns);
   }
 
   const CodebookPanels& p_;
