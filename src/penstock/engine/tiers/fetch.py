@@ -37,9 +37,9 @@ class Fetch:
     """Seconds for which others' steps come first, once its turn has come; more than 0."""
     patience_s: float
     """Seconds for which it waits for its blocks then."""
-    behind: set[Fetch] = field(default_factory=set)
-    """Those that bring blocks of its prefix for other sequences, which it waits for besides what it
-    reads itself."""
+    behind: list[Awaited] = field(default_factory=list)
+    """Pieces of its prefix that are read for other sequences, which it waits for besides what it
+    reads itself; those that come first are at the end."""
     unasked: deque[Wanted] = field(default_factory=deque)
     """What no store was asked for yet."""
     in_flight: int = 0
@@ -68,20 +68,26 @@ class Fetch:
         return not any(self.unread) and not self.behind
 
     @property
-    def is_bringing(self) -> bool:
-        """Whether more of what it reads will be in the cache than is there now."""
-        return not self.is_short and (any(self.unread) or bool(self.staged or self.landing))
-
-    @property
     def staged_bytes(self) -> int:
         return sum(piece.num_bytes for piece in self.staged)
 
     def set_aside(self, now: float) -> None:
         """Its turn has come, and so has that of whatever it waits for."""
         self.is_aside = True
-        for fetch in (self, *self.behind):
+        for fetch in (self, *(each.fetch for each in self.behind)):
             if fetch.turn_at is None:
                 fetch.turn_at = now
+
+    def pass_over_what_came(self) -> None:
+        """Wait no longer for pieces of other sequences that have come, or will not come."""
+        while self.behind and not self.behind[-1].is_coming:
+            self.behind.pop()
+
+    def waits_for(self, store: int) -> bool:
+        """Whether it reads from a store, or waits for what others read there."""
+        return store in self.stores or any(
+            each.wanted.store == store for each in self.behind if each.is_coming
+        )
 
     def haste(self, now: float) -> float:
         """How many times as much of others' steps it may take as at first: twice as much with each
@@ -93,6 +99,25 @@ class Fetch:
     def is_over(self, now: float) -> bool:
         """Whether computing would be as good by now."""
         return self.turn_at is not None and now >= self.turn_at + self.patience_s
+
+
+@dataclass(eq=False)
+class Awaited:
+    """A piece that is read for one sequence, and that others may wait for, too."""
+
+    fetch: Fetch
+    """What it is read for."""
+    wanted: Wanted
+    has_arrived: bool = False
+    """Whether its store has read it."""
+    is_there: bool = False
+    """Whether it is in the cache's memory, where it may have been overwritten since."""
+
+    @property
+    def is_coming(self) -> bool:
+        """Whether it will be in the cache, and is not yet."""
+        fetch = self.fetch
+        return not (self.is_there or fetch.is_short or fetch.lacks_room)
 
 
 @dataclass

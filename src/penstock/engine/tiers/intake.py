@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from penstock.cache.prefix import Key
 from penstock.engine.cached_blocks import CachedBlocks
 from penstock.engine.tiers.block_store import BlockStore
+from penstock.engine.tiers.coming import Coming
 from penstock.engine.tiers.fetch import Fetch
 from penstock.engine.tiers.pacing import Pace
 from penstock.engine.tiers.rule import ReadingCosts
@@ -47,15 +48,17 @@ class Intake:
         blocks: CachedBlocks,
         stores: Sequence[BlockStore],
         costs: ReadingCosts,
+        coming: Coming,
         now: Callable[[], float],
         busy: Callable[[], float] = time.thread_time,
     ) -> None:
-        """``busy``: seconds that the calling thread has computed. What others take of its core
-        meanwhile is not what putting costs."""
+        """``coming`` is told of what is in the cache. ``busy``: seconds that the calling thread
+        has computed. What others take of its core meanwhile is not what putting costs."""
         self._busy = busy
         self._blocks = blocks
         self._stores = tuple(stores)
         self._costs = costs
+        self._coming = coming
         self._now = now
         self._landing: deque[_Landing] = deque()
         self._whole = [g for g, window in enumerate(blocks.windows) if window is None]
@@ -84,6 +87,7 @@ class Intake:
         while self._landing and self._landing[0].copy.is_done:
             copy, piece, fetch = self._landing.popleft()
             fetch.landing -= 1
+            self._coming.is_there(fetch, piece.wanted)
             store = piece.wanted.store
             if not piece.seconds:  # it was there, and came by this copy alone
                 self._costs.bandwidths[store].add(piece.num_bytes, copy.seconds)

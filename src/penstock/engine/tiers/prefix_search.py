@@ -11,7 +11,7 @@ from penstock.cache.prefix import Key
 from penstock.engine.cached_blocks import CachedBlocks
 from penstock.engine.tiers.block_store import BlockStore
 from penstock.engine.tiers.coming import Coming
-from penstock.engine.tiers.fetch import Fetch
+from penstock.engine.tiers.fetch import Awaited
 from penstock.kvstore.pieces import Wanted
 from penstock.scheduler.sequence import SequenceState
 
@@ -26,8 +26,9 @@ class TieredPrefix(NamedTuple):
     keys: list[Key]
     wanted: list[Wanted]
     """What is to be read of it, each block from the first store that has it."""
-    behind: set[Fetch]
-    """What brings the rest of it, for other sequences."""
+    behind: list[Awaited]
+    """The pieces that bring the rest of it, and are read for other sequences: the last ones of the
+    prefix first."""
     found: int
     """How many of its blocks the pool has."""
 
@@ -49,22 +50,22 @@ class _Whereabouts:
         self._blocks = blocks
         self._stores = stores
         self._coming = coming
-        self._found: dict[tuple[Key, int], int | Fetch | None] = {}
+        self._found: dict[tuple[Key, int], int | Awaited | None] = {}
 
-    def of(self, key: Key, group: int) -> int | Fetch | None:
-        """:data:`_POOL`, what brings the block, the number of the first store that has it, or
-        None."""
+    def of(self, key: Key, group: int) -> int | Awaited | None:
+        """:data:`_POOL`, the piece that brings the block, the number of the first store that has
+        it, or None."""
         name = key, group
         if name not in self._found:
             self._found[name] = self._look(key, group)
         return self._found[name]
 
-    def _look(self, key: Key, group: int) -> int | Fetch | None:
+    def _look(self, key: Key, group: int) -> int | Awaited | None:
         if self._blocks.has(key, group):
             return _POOL
-        fetch = self._coming.of(key, group)
-        if fetch is not None:
-            return fetch
+        piece = self._coming.of(key, group)
+        if piece is not None:
+            return piece
         return next((i for i, store in enumerate(self._stores) if store.holds(key, group)), None)
 
 
@@ -100,11 +101,11 @@ class PrefixSearch:
             count += 1
         count = max(self._within_windows(keys, count, where), found)
         wanted: list[Wanted] = []
-        behind: set[Fetch] = set()
+        behind: dict[Awaited, None] = {}  # in the order in which they come
         if count > found:
             for group, window in enumerate(self._blocks.windows):
                 wanted += self._wanted(keys[:count], group, window, where, behind)
-        return TieredPrefix(keys[:count], wanted, behind, found)
+        return TieredPrefix(keys[:count], wanted, [*reversed(behind)], found)
 
     def use(self, keys: list[Key]) -> None:
         """Note in all stores that a prefix is asked for."""
@@ -120,7 +121,7 @@ class PrefixSearch:
         group: int,
         window: Window | None,
         where: _Whereabouts,
-        behind: set[Fetch],
+        behind: dict[Awaited, None],
     ) -> list[Wanted]:
         """What is to be read of one group of layers, in pieces of one store each; adds to
         ``behind`` what brings the rest."""
@@ -129,8 +130,8 @@ class PrefixSearch:
         places: dict[int, list[int]] = {}
         for place in range(start, count):
             store = where.of(keys[place], group)
-            if isinstance(store, Fetch):
-                behind.add(store)
+            if isinstance(store, Awaited):
+                behind[store] = None
             elif store is not None and store != _POOL:
                 places.setdefault(store, []).append(place)
         each = max(PIECE_BYTES // self._blocks.group_bytes[group], 1)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from operator import add
 from typing import Final
 
 from penstock.cache.kv_cache import KvCache
 from penstock.engine.cached_blocks import CachedBlocks
 from penstock.engine.tiers.block_store import BlockStore
 from penstock.engine.tiers.coming import Coming
-from penstock.engine.tiers.fetch import Fetch, Restored
+from penstock.engine.tiers.fetch import Awaited, Fetch, Restored
 from penstock.engine.tiers.intake import STAGED_BYTES, Intake
 from penstock.engine.tiers.prefix_search import Look, PrefixSearch, TieredPrefix
 from penstock.engine.tiers.rule import Choice, ReadingCosts
@@ -51,7 +52,7 @@ class Restoring:
         self._search = PrefixSearch(cache, blocks, stores, self._coming)
         self._fetches: dict[SequenceState, Fetch] = {}
         self._by_number: dict[int, Fetch] = {}
-        self._intake = Intake(blocks, stores, costs, now, busy)
+        self._intake = Intake(blocks, stores, costs, self._coming, now, busy)
         self._looked: Slot[Look] = Slot()
         self._losses: Slot[int] = Slot()
         """How often it was looked for again."""
@@ -88,11 +89,7 @@ class Restoring:
 
     def aside_for(self, store: int) -> int:
         """Those of them that wait for blocks of a store."""
-        return sum(
-            any(store in each.stores for each in (fetch, *fetch.behind))
-            for fetch in self._fetches.values()
-            if fetch.is_aside
-        )
+        return sum(fetch.is_aside and fetch.waits_for(store) for fetch in self._fetches.values())
 
     def expect(self, sequence: SequenceState) -> None:
         """A sequence has been queued: its blocks may be read before its turn."""
@@ -150,7 +147,7 @@ class Restoring:
         self._intake.put(fetches, now)
         self._intake.ask(fetches, now)
         for fetch in fetches:
-            fetch.behind = {each for each in fetch.behind if each.is_bringing}
+            fetch.pass_over_what_came()
         back = []
         for fetch in fetches:
             if not fetch.is_aside:
@@ -232,9 +229,8 @@ class Restoring:
         tokens = (len(keys) - prefix.found) * self._blocks.block_size
         for each in prefix.wanted:
             sizes[each.store] += self._intake.size(each)
-        others = [each for each in self._fetches.values() if each not in prefix.behind]
-        needed = [a + b for a, b in zip(sizes, self._unread(prefix.behind), strict=True)]
-        if any(needed) and not self._choice.reads(tokens, needed, self._unread(others)):
+        needed, before = self._needed(sizes, prefix.behind)
+        if any(needed) and not self._choice.reads(tokens, needed, before):
             self.restored[max(i for i, size in enumerate(needed) if size)].declined += 1
             return None
         stores = frozenset(store for store, size in enumerate(sizes) if size)
@@ -261,10 +257,26 @@ class Restoring:
             self.restored[store].fetches += 1
         return fetch
 
-    def _unread(self, fetches: Iterable[Fetch]) -> list[int]:
-        """Bytes of each store that have not come."""
-        none = [0] * len(self._stores)
-        return [*map(sum, zip(none, *(each.unread for each in fetches), strict=True))]
+    def _needed(
+        self, sizes: Sequence[int], behind: Iterable[Awaited]
+    ) -> tuple[list[int], list[int]]:
+        """The bytes of each store that have to come for a sequence that reads ``sizes`` itself, and
+        those that come before them."""
+        fetches, last = self._fetches.values(), self._count + 1
+        shared, first = [0] * len(sizes), [last] * len(sizes)
+        for piece in behind:
+            if not piece.has_arrived:
+                store = piece.wanted.store
+                shared[store] += self._intake.size(piece.wanted)
+                first[store] = min(first[store], piece.fetch.number)
+        before = []
+        for store, size in enumerate(sizes):
+            if size:  # what it reads itself comes after all that others wait for
+                unread = sum(each.unread[store] for each in fetches) - shared[store]
+            else:
+                unread = sum(each.unread[store] for each in fetches if each.number < first[store])
+            before.append(unread)
+        return [*map(add, sizes, shared)], before
 
     def _arrive(self, piece: Piece) -> None:
         store = piece.wanted.store
@@ -278,8 +290,11 @@ class Restoring:
             return
         fetch.unread[store] -= size
         fetch.in_flight -= size
+        self._coming.has_arrived(fetch, piece.wanted)
         if piece.found:
             fetch.staged.append(piece)
+        else:
+            self._stores[store].done(piece)
         if piece.found < len(piece.wanted.keys):  # what is behind it would not be found
             self._intake.give_up(fetch)
         elif not any(fetch.unread):
