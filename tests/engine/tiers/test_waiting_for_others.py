@@ -81,3 +81,24 @@ def test_what_was_put_and_is_gone_again_is_not_waited_for() -> None:
         engine.step(1.0)
     assert short.status is Status.FINISHED
     assert short.num_cached_tokens == 2 * BLOCK_SIZE
+
+
+def test_time_in_line_is_no_patience_with_a_store() -> None:
+    """One that has waited long for room, and has lost its blocks meanwhile, reads them again."""
+    engine = Engine([lambda: ("whole", 0.3)], num_blocks=30)
+    running = engine.add([5] * (18 * BLOCK_SIZE), output=60)
+    engine.step(0.0)
+    tokens = prompt(15)
+    engine.hold(0, tokens)
+    waiting = engine.add(tokens)
+    patience = engine.costs.patience_s(len(tokens))
+    while engine.clock.now < 3 * patience:
+        engine.step(1.0)
+    assert running.status is Status.RUNNING
+    assert engine.scheduler.num_waiting == 1
+    engine.cache.reset()
+    engine.scheduler.abort("0")
+    for _ in range(4):
+        engine.step(0.5)
+    assert waiting.status is Status.FINISHED
+    assert waiting.num_cached_tokens == 15 * BLOCK_SIZE

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import add
 from typing import Final
 
 from penstock.cache.prefix import Key
@@ -61,6 +63,8 @@ class Fetch:
     """When its turn came first, or that of a sequence that waits for what it brings."""
     is_aside: bool = False
     """Whether its turn has come, and it waits for blocks."""
+    aside_s: float | None = None
+    """Seconds from its turn to when it waited for no more blocks; None before that."""
 
     @property
     def has_come(self) -> bool:
@@ -77,6 +81,17 @@ class Fetch:
         for fetch in (self, *(each.fetch for each in self.behind)):
             if fetch.turn_at is None:
                 fetch.turn_at = now
+
+    def come_back(self, now: float) -> None:
+        """It waits for no more blocks, perhaps for room in the cache."""
+        self.is_aside = False
+        if self.turn_at is not None:
+            self.aside_s = now - self.turn_at
+
+    def turn_again(self, now: float) -> float | None:
+        """The :attr:`turn_at` of what is read for the same sequence in place of this: its patience
+        does not begin anew, and the time that it waited in line for room is none of it."""
+        return None if self.aside_s is None else now - self.aside_s
 
     def pass_over_what_came(self) -> None:
         """Wait no longer for pieces of other sequences that have come, or will not come."""
@@ -133,3 +148,31 @@ class Restored:
     """Seconds that computing these would have taken, by the rate of the time."""
     fetch_seconds: Buckets = field(default_factory=lambda: Buckets.empty(FETCH_SECONDS))
     """Seconds from the look at the stores until all blocks of a sequence had come."""
+
+
+def bytes_ahead(
+    sizes: Sequence[int],
+    behind: Iterable[Awaited],
+    fetches: Collection[Fetch],
+    size_of: Callable[[Wanted], int],
+) -> tuple[list[int], list[int]]:
+    """The bytes that have to come from each store for a sequence that would read ``sizes`` itself
+    and wait for the pieces that it would be ``behind``, and those that come before them, of the
+    ``fetches`` that there are. ``size_of`` gives the bytes of a piece."""
+    shared = [0] * len(sizes)
+    first: dict[int, int] = {}
+    """Of each store, the number of the first fetch that reads such a piece."""
+    for piece in behind:
+        if not piece.has_arrived:
+            store, number = piece.wanted.store, piece.fetch.number
+            shared[store] += size_of(piece.wanted)
+            first[store] = min(first.get(store, number), number)
+    before = []
+    for store, size in enumerate(sizes):
+        if size:  # what it reads itself comes after all that others wait for
+            unread = sum(each.unread[store] for each in fetches) - shared[store]
+        else:
+            end = first.get(store, 0)
+            unread = sum(each.unread[store] for each in fetches if each.number < end)
+        before.append(unread)
+    return [*map(add, sizes, shared)], before

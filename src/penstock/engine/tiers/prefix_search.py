@@ -33,15 +33,6 @@ class TieredPrefix(NamedTuple):
     """How many of its blocks the pool has."""
 
 
-class Look(NamedTuple):
-    """How a sequence stood when nothing was to be read for it."""
-
-    tokens: int
-    preemptions: int
-    found: int
-    """Blocks of its prefix that the pool had."""
-
-
 class _Whereabouts:
     """Where blocks are: each is looked for once, so that a search agrees with itself while a disk's
     writer makes room."""

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from operator import add
-from typing import Final
+from collections.abc import Callable, Sequence
 
 from penstock.cache.kv_cache import KvCache
 from penstock.engine.cached_blocks import CachedBlocks
 from penstock.engine.tiers.block_store import BlockStore
 from penstock.engine.tiers.coming import Coming
-from penstock.engine.tiers.fetch import Awaited, Fetch, Restored
+from penstock.engine.tiers.fetch import Fetch, Restored, bytes_ahead
 from penstock.engine.tiers.intake import STAGED_BYTES, Intake
-from penstock.engine.tiers.prefix_search import Look, PrefixSearch, TieredPrefix
+from penstock.engine.tiers.looks import Looks
+from penstock.engine.tiers.prefix_search import PrefixSearch, TieredPrefix
 from penstock.engine.tiers.rule import Choice, ReadingCosts
 from penstock.kvstore.pieces import Piece
-from penstock.scheduler.sequence import SequenceState, Slot, Status
-
-MOST_LOSSES: Final = 20
-"""How often a sequence is looked for again that has lost what it had."""
+from penstock.scheduler.sequence import SequenceState, Status
 
 
 class Restoring:
@@ -53,9 +49,7 @@ class Restoring:
         self._fetches: dict[SequenceState, Fetch] = {}
         self._by_number: dict[int, Fetch] = {}
         self._intake = Intake(blocks, stores, costs, self._coming, now, busy)
-        self._looked: Slot[Look] = Slot()
-        self._losses: Slot[int] = Slot()
-        """How often it was looked for again."""
+        self._looks = Looks()
         self._count = 0
         self._choice = Choice(costs)
         self.restored = tuple(Restored() for _ in self._stores)
@@ -100,7 +94,7 @@ class Restoring:
     def ready(self, sequence: SequenceState, reserve: int) -> bool:
         """As ``scheduler.admission.Gate``."""
         fetch = self._fetches.get(sequence)
-        if fetch is None and not self._has_looked(sequence):
+        if fetch is None and not self._looks.covers(sequence):
             fetch = self._begin(sequence)
         if fetch is not None and not fetch.has_come:
             return self._set_aside(fetch)
@@ -111,11 +105,11 @@ class Restoring:
                 return self._set_aside(fetch)
             if fetch.staged:
                 self._intake.put_all(fetch)
-        if self._has_lost(sequence, fetch) and self._may_look_again(sequence):
+        if self._has_lost(sequence, fetch) and self._looks.may_repeat(sequence):
             # What the pool had when it was looked for was reused while the sequence waited.
             turn_at = None
             if fetch is not None:
-                turn_at = fetch.turn_at
+                turn_at = fetch.turn_again(self._now())
                 self._forget(fetch)
             fetch = self._begin(sequence)
             if fetch is not None:
@@ -156,7 +150,7 @@ class Restoring:
                 self._intake.give_up(fetch)
             is_put = not fetch.staged or fetch.lacks_room
             if fetch.has_come and is_put and not self._intake.waits_calmly(fetch):
-                fetch.is_aside = False
+                fetch.come_back(now)
                 back.append(fetch.sequence)
         return back
 
@@ -183,28 +177,13 @@ class Restoring:
         fetch.set_aside(self._now())
         return False
 
-    def _has_looked(self, sequence: SequenceState) -> bool:
-        """Whether nothing was to be read for a sequence as it stands."""
-        look = self._looked.get(sequence)
-        return look is not None and look[:2] == _stand(sequence)
-
     def _has_lost(self, sequence: SequenceState, fetch: Fetch | None) -> bool:
         """Whether the pool has less of a prefix than when it was looked for, or what was read for
         it."""
         if sequence.wants_prompt_rows or (fetch is not None and fetch.is_short):
             return False
         found = self._search.found(sequence)
-        if fetch is not None:
-            return found < len(fetch.keys)
-        look = self._looked.get(sequence)
-        return look is not None and found < look.found
-
-    def _may_look_again(self, sequence: SequenceState) -> bool:
-        """Whether what it has lost may be looked for once more: where the pool is very small, it
-        might lose it each time."""
-        times = self._losses.get(sequence) or 0
-        self._losses.set(sequence, times + 1)
-        return times < MOST_LOSSES
+        return found < (self._looks.found(sequence) if fetch is None else len(fetch.keys))
 
     def _begin(self, sequence: SequenceState) -> Fetch | None:
         """Have the blocks of a sequence read, if that is worth it."""
@@ -221,7 +200,7 @@ class Restoring:
                 prefix = self._search.longest(sequence, slowest)
             self._search.use(longest.keys)
         if fetch is None:
-            self._looked.set(sequence, Look(*_stand(sequence), found))
+            self._looks.add(sequence, found)
         return fetch
 
     def _fetch(self, sequence: SequenceState, prefix: TieredPrefix) -> Fetch | None:
@@ -229,7 +208,8 @@ class Restoring:
         tokens = (len(keys) - prefix.found) * self._blocks.block_size
         for each in prefix.wanted:
             sizes[each.store] += self._intake.size(each)
-        needed, before = self._needed(sizes, prefix.behind)
+        fetches = self._fetches.values()
+        needed, before = bytes_ahead(sizes, prefix.behind, fetches, self._intake.size)
         if any(needed) and not self._choice.reads(tokens, needed, before):
             self.restored[max(i for i, size in enumerate(needed) if size)].declined += 1
             return None
@@ -256,27 +236,6 @@ class Restoring:
         for store in stores:
             self.restored[store].fetches += 1
         return fetch
-
-    def _needed(
-        self, sizes: Sequence[int], behind: Iterable[Awaited]
-    ) -> tuple[list[int], list[int]]:
-        """The bytes of each store that have to come for a sequence that reads ``sizes`` itself, and
-        those that come before them."""
-        fetches, last = self._fetches.values(), self._count + 1
-        shared, first = [0] * len(sizes), [last] * len(sizes)
-        for piece in behind:
-            if not piece.has_arrived:
-                store = piece.wanted.store
-                shared[store] += self._intake.size(piece.wanted)
-                first[store] = min(first[store], piece.fetch.number)
-        before = []
-        for store, size in enumerate(sizes):
-            if size:  # what it reads itself comes after all that others wait for
-                unread = sum(each.unread[store] for each in fetches) - shared[store]
-            else:
-                unread = sum(each.unread[store] for each in fetches if each.number < first[store])
-            before.append(unread)
-        return [*map(add, sizes, shared)], before
 
     def _arrive(self, piece: Piece) -> None:
         store = piece.wanted.store
@@ -327,7 +286,3 @@ class Restoring:
                     restored.saved_s += self._costs.computing_s(tokens)
             if fetch.adopted:
                 self.started.append(sequence)
-
-
-def _stand(sequence: SequenceState) -> tuple[int, int]:
-    return len(sequence.token_ids), sequence.num_preemptions
