@@ -120,7 +120,7 @@ class Store:
             if how == "damaged":
                 sums[-1:] = 1
             data = np.concatenate(rows) if rows else np.empty(0, np.uint8)
-            piece = Piece(number, wanted, count, BlockBytes(data, sums), seconds, seconds / 4)
+            piece = Piece(number, wanted, count, BlockBytes(data, sums), seconds, 1e-6)
             due = float("inf") if how == "never" else self.clock.now + seconds
             self.reading.append(Reading(piece, due))
 

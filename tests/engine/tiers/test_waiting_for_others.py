@@ -66,6 +66,22 @@ def test_what_has_no_room_is_not_waited_for() -> None:
     assert short.num_cached_tokens == 2 * BLOCK_SIZE
 
 
+def test_what_the_store_does_not_have_any_more_is_not_waited_for() -> None:
+    """Though the sequence that it was read for has not started yet."""
+    answers: list[tuple[Answer, float]] = [("short", 1.0)]
+    engine = Engine([lambda: answers.pop() if answers else at_once()], num_blocks=20, token_s=1.0)
+    engine.add([5] * (8 * BLOCK_SIZE), output=200)
+    engine.step(0.0)
+    long = prompt(18)
+    engine.hold(0, long)
+    engine.add(long)
+    short = engine.add([*prompt(2)[:-1], 9, 9], priority=-1)
+    for _ in range(30):
+        engine.step(0.1)
+    assert short.status is Status.FINISHED
+    assert short.num_cached_tokens == 2 * BLOCK_SIZE
+
+
 def test_what_was_put_and_is_gone_again_is_not_waited_for() -> None:
     """While its reader goes on with what is behind it."""
     engine = Engine([slowly], token_s=1.0, num_blocks=200)

@@ -130,9 +130,11 @@ class Awaited:
 
     @property
     def is_coming(self) -> bool:
-        """Whether it will be in the cache, and is not yet."""
-        fetch = self.fetch
-        return not (self.is_there or fetch.is_short or fetch.lacks_room)
+        """Whether it will be in the cache, and is not yet. One that has been read, and for which
+        there is no room until others end, is not waited for: who needs less of it may have room."""
+        if self.is_there or self.fetch.is_short:
+            return False
+        return not (self.has_arrived and self.fetch.lacks_room)
 
 
 @dataclass
