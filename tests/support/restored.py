@@ -203,9 +203,6 @@ class Engine:
             self.cache, seqs, context, LengthLimits(context), gate=self.restoring
         )
         self.sequences: list[SequenceState] = []
-        self.aside: set[SequenceState] = set()
-        self.waited: dict[SequenceState, float] = {}
-        """Seconds for which each was aside, since it was first."""
 
     def hold(self, store: int, tokens: Sequence[int], salt: str = "") -> None:
         """Let a store have the whole blocks of a prompt, in all groups."""

@@ -141,7 +141,9 @@ class Aside:
             self._rounds[which] += 1
             self._times[which] += sequence not in before
             patience = engine.costs.patience_s(len(sequence.token_ids))
-            most = patience / ROUND_S + 2 * self._times[which]
+            # Each look is the end of a round, and what it brings is seen in the next.
+            looks = self._times[which] + (engine.restoring._looks._losses.get(sequence) or 0)
+            most = patience / ROUND_S + 2 * looks
             assert self._rounds[which] <= most, "it waits for longer than is worth it"
 
 
