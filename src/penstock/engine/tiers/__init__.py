@@ -9,10 +9,10 @@ begins to copy it out of the cache; when the copy is done, it is given to the st
 request waits, :class:`PrefixSearch` (``prefix_search.py``) finds that its prefix is longer in the
 stores than in the pool, and reading it takes less time than computing it (``rule.py``):
 :class:`Restoring` (``restoring.py``) holds the request back meanwhile
-(``scheduler.admission.Gate``), and has what is not on its way for another request already
-(:class:`Coming`, ``coming.py``) read and put into the cache between steps by :class:`Intake`
-(``intake.py``), beside others at a :class:`Pace` (``pacing.py``); when its turn comes, the blocks
-are found like any cached prefix. A sequence that was preempted waits like any
+(``scheduler.admission.Gate``), and has those pieces that are not being read for another request
+already (:class:`Coming`, ``coming.py``) read and put into the cache between steps by
+:class:`Intake` (``intake.py``), beside others at a :class:`Pace` (``pacing.py``); when its turn
+comes, the blocks are found like any cached prefix. A sequence that was preempted waits like any
 other. :class:`KvTiers` (``tiers.py``) is all of it together, for the engine's loop.
 
 Where the pool is the host's memory, a copy is done when it was begun. A device makes it beside the

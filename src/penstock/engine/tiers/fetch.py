@@ -1,4 +1,4 @@
-"""What is read for one sequence, and how much of it has come."""
+"""What is read for one sequence, how much of it has come, and what others wait for of it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ class Fetch:
     """The numbers of the stores that these come from."""
     began: float
     calm_s: float
-    """Seconds for which others' steps come first, once its turn has come; more than 0."""
+    """Seconds after :attr:`turn_at` during which its blocks are put so slowly that others' steps
+    take hardly longer; more than 0."""
     patience_s: float
-    """Seconds for which it waits for its blocks then."""
+    """Seconds after :attr:`turn_at` until it is given up, and what has not come is computed."""
     behind: list[Awaited] = field(default_factory=list)
     """Pieces of its prefix that are read for other sequences, which it waits for besides what it
     reads itself; those that come first are at the end."""
@@ -51,7 +52,7 @@ class Fetch:
     lacks_room: bool = False
     """Whether the cache has no room for the first of these."""
     landing: int = 0
-    """Pieces that can be found in the cache, and are on their way into its memory."""
+    """Pieces that can be found in the cache, while a device still copies them into its memory."""
     adopted: int = 0
     """Blocks that were put into the cache, of all groups."""
     restored: list[int] = field(default_factory=list)
