@@ -84,6 +84,20 @@ def test_what_the_pool_forgets_is_read(tmp_path: Path) -> None:
         assert updates[0].num_cached_tokens == updates[0].num_restored_tokens == 192
 
 
+def test_an_answer_of_one_token_is_counted_as_others_are(tmp_path: Path) -> None:
+    """Its sequence has ended when the step that it started in is over."""
+    disk = config(folder_of(tmp_path, LLAMA), kv_disk=f"{tmp_path / 'kv'}:100MB")
+    asked = [request("a", prompt(1, 200), max_tokens=1)]
+    with tiered(disk) as core:
+        complete(core, asked)
+        settle(core)
+    with tiered(disk) as core:
+        core.add_request(asked[0])
+        updates = all_updates(core)
+        assert [each.num_restored_tokens for each in updates] == [192]
+        assert tier(core).restored_tokens == 192
+
+
 @pytest.mark.parametrize("kind", ["bfloat16", "int8", "windows"])
 def test_preempted_sequences_come_back_from_disk(kind: str, tmp_path: Path) -> None:
     """The prompts are all new: what is read can only be what sequences had to give back."""

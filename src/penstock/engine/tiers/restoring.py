@@ -59,8 +59,12 @@ class Restoring:
 
     @property
     def has_work(self) -> bool:
-        """Whether blocks are on their way to sequences that wait for them."""
-        return any(fetch.is_aside or not fetch.has_come for fetch in self._fetches.values())
+        """Whether blocks are on their way to sequences that wait for them, or sequences have ended
+        of which no note was taken."""
+        return any(
+            fetch.is_aside or not fetch.has_come or fetch.sequence.status is Status.FINISHED
+            for fetch in self._fetches.values()
+        )
 
     @property
     def is_reading(self) -> bool:
@@ -277,7 +281,7 @@ class Restoring:
         for sequence in done:
             fetch = self._fetches[sequence]
             self._forget(fetch)
-            if sequence.status is not Status.RUNNING:
+            if not sequence.num_computed:  # it ended while it waited
                 continue
             for restored, count in zip(self.restored, fetch.restored, strict=True):
                 tokens = count * self._blocks.block_size
