@@ -16,6 +16,7 @@ from penstock.engine.core import EngineCore
 from penstock.engine.loader import load_models, open_model, plan_engine
 from penstock.interface.messages import EngineRequest, SequenceUpdate, TierStats
 from penstock.kvstore.layout import SegmentLayout
+from penstock.kvstore.segment import Segment
 from support.bitwise import prompt
 from support.handed import Answers, complete, request
 from support.waiting import PATIENCE_S
@@ -100,6 +101,17 @@ def keep_up(core: EngineCore) -> None:
     stores = core._tiers._stores
     while any(store.stats().unwritten_bytes for store in stores) and time.monotonic() < deadline:
         time.sleep(0.001)
+
+
+def slow_reads(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let every read from disk take longer."""
+    read = Segment.read
+
+    def slowly(self: Segment, *args: Any) -> Any:
+        time.sleep(seconds)
+        return read(self, *args)
+
+    monkeypatch.setattr(Segment, "read", slowly)
 
 
 def segments(folder: Path) -> list[Path]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.bitwise import prompt
 from support.handed import LLAMA, Answers, complete, config, folder_of, request
 from support.needs import needs_native
-from support.tiered import all_updates, settle, tier, tiered
+from support.tiered import all_updates, settle, slow_reads, tier, tiered
 
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
@@ -19,7 +17,6 @@ from penstock.engine.tiers import rule
 from penstock.engine.tiers.rule import ReadingCosts
 from penstock.interface.messages import FinishReason
 from penstock.kvstore.rates import RATES
-from penstock.kvstore.segment import Segment
 
 pytestmark = [needs_native, pytest.mark.usefixtures("always_read")]
 
@@ -31,7 +28,7 @@ def test_a_sequence_may_end_while_its_blocks_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, expected = kept(tmp_path)
-    delay(monkeypatch, 0.2)
+    slow_reads(monkeypatch, 0.2)
     with tiered(disk) as core:
         core.add_request(request("a", prompt(1, 300)))
         assert not core.step()  # set aside, and nothing else runs
@@ -44,7 +41,7 @@ def test_a_sequence_may_end_while_its_blocks_are_read(
 
 def test_others_run_while_blocks_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk, expected = kept(tmp_path)
-    delay(monkeypatch, 0.3)
+    slow_reads(monkeypatch, 0.3)
     with tiered(disk) as core:
         core.add_request(request("a", prompt(1, 300)))
         core.add_request(request("b", prompt(2, 40), max_tokens=3))
@@ -67,7 +64,7 @@ def test_a_disk_that_is_too_slow_is_not_waited_for(
         for each in prompts:
             expected.append(complete(core, [request("a", each)]))
             settle(core)
-        delay(monkeypatch, 1.0)
+        slow_reads(monkeypatch, 1.0)
         monkeypatch.setattr(ReadingCosts, "patience_s", lambda *args: 0.02)
         assert [complete(core, [request("a", each)]) for each in prompts[:3]] == expected[:3]
         assert tier(core).given_up == 3
@@ -122,17 +119,6 @@ def test_the_next_engine_begins_with_what_was_measured(tmp_path: Path) -> None:
 def costs_of(core: EngineCore) -> ReadingCosts:
     assert core._tiers is not None
     return core._tiers._costs
-
-
-def delay(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Let every read take longer."""
-    read = Segment.read
-
-    def slowly(self: Segment, *args: Any) -> Any:
-        time.sleep(seconds)
-        return read(self, *args)
-
-    monkeypatch.setattr(Segment, "read", slowly)
 
 
 def kept(tmp_path: Path) -> tuple[EngineConfig, Answers]:

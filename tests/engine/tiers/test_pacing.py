@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.handed import request
@@ -269,3 +270,38 @@ def test_a_sequence_that_has_no_room_beside_others_waits_in_line() -> None:
     for _ in range(200):
         engine.step(0.05, 1)
     assert sequence in engine.started_at  # or, in an engine, it waits until others end
+
+
+@pytest.mark.parametrize("kept", [0, 8])
+def test_what_is_lost_while_it_waits_for_room_is_read_again(kept: int) -> None:
+    """Patience is for the disk: others' blocks, which are waited for, may take much longer."""
+    engine = Engine(1e-3, 1e-3, token_s=1e-2, num_blocks=20)
+    restoring = engine.restoring
+    sequence = engine.add(10)
+    assert not restoring.ready(sequence, 0)
+    come_again(engine, sequence)
+    prefix = engine.cache.lookup(sequence.table, sequence.token_ids, 320)
+    assert prefix.num_tokens == 320
+
+    other = make_sequences(request("other", range(1000, 1000 + (20 - kept) * BLOCK_SIZE)), 0)
+    tokens = len(other.token_ids)
+    assert engine.cache.begin(other.table, None, tokens, tokens)
+    assert restoring.ready(sequence, 0)  # as far as the disk is concerned
+    engine.clock.now += 1000.0
+    engine.cache.free(other.table)
+
+    assert not restoring.ready(sequence, 0)
+    come_again(engine, sequence)
+    assert restoring.ready(sequence, 0)
+    prefix = engine.cache.lookup(sequence.table, sequence.token_ids, 320)
+    assert prefix.num_tokens == 320
+    assert restoring.given_up == [0]
+
+
+def come_again(engine: Engine, sequence: SequenceState) -> None:
+    """Step until the blocks of a sequence have come that was set aside."""
+    for _ in range(100):
+        if sequence in engine.restoring.advance(0):
+            return
+        engine.clock.now += 1e-3
+    raise AssertionError("it never comes again")

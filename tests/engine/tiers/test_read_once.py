@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ from support.cached_kinds import KINDS
 from support.handed import LLAMA, Answers, complete, config, folder_of, plain, request
 from support.late_device import late
 from support.needs import needs_native
-from support.tiered import all_updates, flip_block, settle, tier, tiered
+from support.tiered import all_updates, flip_block, settle, slow_reads, tier, tiered
 
 from penstock.config import EngineConfig
 from penstock.engine.tiers.rule import ReadingCosts
-from penstock.interface.messages import EngineRequest
-from penstock.kvstore.segment import Segment
+from penstock.interface.messages import EngineRequest, SequenceUpdate
 
 pytestmark = [needs_native, pytest.mark.usefixtures("always_read")]
 
@@ -48,6 +46,28 @@ def saved(disk: EngineConfig, asked: list[EngineRequest]) -> None:
         settle(core)
 
 
+def kept(tmp_path: Path) -> tuple[EngineConfig, list[EngineRequest], Answers]:
+    """An engine's options, on whose disk the document is; requests that begin with it; and what an
+    engine without a disk answers."""
+    folder = folder_of(tmp_path, LLAMA)
+    disk = config(folder, kv_disk=f"{tmp_path / 'kv'}:100MB")
+    saved(disk, [request("d", DOCUMENT)])
+    return disk, questions(), answers_of_one_without(config(folder), questions())
+
+
+def tokens(answers: Answers) -> dict[str, list[int]]:
+    """Those of each request."""
+    return {name: [token for token, _ in answer] for (name, _), answer in answers.items()}
+
+
+def tokens_of(updates: list[SequenceUpdate]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for update in updates:
+        if update.token_ids:
+            found.setdefault(update.request_id, []).extend(update.token_ids)
+    return found
+
+
 @pytest.mark.parametrize("kind", ["bfloat16", "int8", "int4", "windows", "latents", "drafts"])
 def test_a_document_is_read_once(kind: str, tmp_path: Path) -> None:
     model, options = KINDS[kind]
@@ -63,10 +83,7 @@ def test_a_document_is_read_once(kind: str, tmp_path: Path) -> None:
             updates = all_updates(core)
             read.append(tier(core).read_bytes)
             assert tier(core).fetches == 1
-        for key, answer in expected.items():
-            if int(key[0]) < count:
-                got = [t for u in updates if u.request_id == key[0] for t in u.token_ids]
-                assert got == [token for token, _ in answer]
+        assert tokens_of(updates) == {str(n): tokens(expected)[str(n)] for n in range(count)}
         cached = {u.request_id: u.num_cached_tokens for u in updates if u.num_cached_tokens}
         assert cached == {f"{n}": 192 for n in range(count)}
         restored = {u.request_id: u.num_restored_tokens for u in updates if u.num_restored_tokens}
@@ -102,12 +119,8 @@ def test_what_each_has_besides_is_read_too(tmp_path: Path) -> None:
 def test_if_the_first_ends_another_one_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = folder_of(tmp_path, LLAMA)
-    asked = questions()
-    expected = answers_of_one_without(config(folder), asked)
-    disk = config(folder, kv_disk=f"{tmp_path / 'kv'}:100MB")
-    saved(disk, [request("d", DOCUMENT)])
-    slow_down(monkeypatch, 0.1)
+    disk, asked, expected = kept(tmp_path)
+    slow_reads(monkeypatch, 0.1)
     with tiered(disk) as core:
         for each in asked:
             core.add_request(each)
@@ -116,9 +129,8 @@ def test_if_the_first_ends_another_one_reads(
         assert tier(core).fetches == 1
         core.abort(["0"])
         updates = all_updates(core)
-        for key, answer in expected.items():
-            got = [t for u in updates if u.request_id == key[0] for t in u.token_ids]
-            assert got == ([] if key[0] == "0" else [token for token, _ in answer])
+        got = tokens_of(updates)
+        assert got == {name: t for name, t in tokens(expected).items() if name != "0"}
         assert tier(core).fetches == 2
         assert tier(core).aside == 0
         assert tier(core).restored_tokens == 192
@@ -128,12 +140,8 @@ def test_nobody_waits_longer_than_each_alone_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that does not answer is given up once by all, not by one after the other."""
-    folder = folder_of(tmp_path, LLAMA)
-    asked = questions()
-    expected = answers_of_one_without(config(folder), asked)
-    disk = config(folder, kv_disk=f"{tmp_path / 'kv'}:100MB")
-    saved(disk, [request("d", DOCUMENT)])
-    slow_down(monkeypatch, 1.0)
+    disk, asked, expected = kept(tmp_path)
+    slow_reads(monkeypatch, 1.0)
     monkeypatch.setattr(ReadingCosts, "patience_s", lambda *args: 0.05)
     with tiered(disk) as core:
         assert complete(core, asked) == expected
@@ -145,27 +153,16 @@ def test_one_that_is_let_in_first_makes_what_it_waits_for_hurry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is read for a request far behind is wanted by one that goes before it."""
-    folder = folder_of(tmp_path, LLAMA)
-    asked = questions(2)
-    expected = answers_of_one_without(config(folder), asked)
-    disk = config(folder, kv_disk=f"{tmp_path / 'kv'}:100MB")
-    saved(disk, [request("d", DOCUMENT)])
+    disk, asked, expected = kept(tmp_path)
     with tiered(disk) as core:
-        core.add_request(asked[0])
-        core.add_request(msgspec.structs.replace(asked[1], priority=-1))
-        updates = all_updates(core)
-        for key, answer in expected.items():
-            got = [t for u in updates if u.request_id == key[0] for t in u.token_ids]
-            assert got == [token for token, _ in answer]
+        for n, each in enumerate(asked):
+            core.add_request(msgspec.structs.replace(each, priority=-n))
+        assert tokens_of(all_updates(core)) == tokens(expected)
         assert tier(core).restored_tokens == 192
 
 
 def test_damage_is_noticed_for_all(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, LLAMA)
-    asked = questions()
-    expected = answers_of_one_without(config(folder), asked)
-    disk = config(folder, kv_disk=f"{tmp_path / 'kv'}:100MB")
-    saved(disk, [request("d", DOCUMENT)])
+    disk, asked, expected = kept(tmp_path)
     flip_block(tmp_path, 3)
     with tiered(disk) as core:
         assert complete(core, asked) == expected
@@ -188,14 +185,3 @@ def test_copies_that_are_late_are_waited_for(haste: float, tmp_path: Path) -> No
             assert tier(core).restored_tokens > 0
             assert tier(core).read_bytes <= tier(core).blocks * BLOCK
         break_off(tmp_path)
-
-
-def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Let every read take longer."""
-    read = Segment.read
-
-    def slowly(self: Segment, *args: Any) -> Any:
-        time.sleep(seconds)
-        return read(self, *args)
-
-    monkeypatch.setattr(Segment, "read", slowly)

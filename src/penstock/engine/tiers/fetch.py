@@ -89,10 +89,13 @@ class Fetch:
         if self.turn_at is not None:
             self.aside_s = now - self.turn_at
 
-    def turn_again(self, now: float) -> float | None:
-        """The :attr:`turn_at` of what is read for the same sequence in place of this: its patience
-        does not begin anew, and the time that it waited in line for room is none of it."""
-        return None if self.aside_s is None else now - self.aside_s
+    def go_on_from(self, before: Fetch, now: float) -> None:
+        """Take the place of ``before``, whose sequence has lost blocks while it waited in line for
+        room. Its patience is that of the whole prefix, and does not begin anew; the time in line
+        is no part of it."""
+        self.patience_s = max(self.patience_s, before.patience_s)
+        if before.aside_s is not None:
+            self.turn_at = now - before.aside_s
 
     def pass_over_what_came(self) -> None:
         """Wait no longer for pieces of other sequences that have come, or will not come."""

@@ -111,13 +111,13 @@ class Restoring:
                 self._intake.put_all(fetch)
         if self._has_lost(sequence, fetch) and self._looks.may_repeat(sequence):
             # What the pool had when it was looked for was reused while the sequence waited.
-            turn_at = None
-            if fetch is not None:
-                turn_at = fetch.turn_again(self._now())
-                self._forget(fetch)
+            before = fetch
+            if before is not None:
+                self._forget(before)
             fetch = self._begin(sequence)
             if fetch is not None:
-                fetch.turn_at = turn_at  # its patience does not begin anew
+                if before is not None:
+                    fetch.go_on_from(before, self._now())
                 return self._set_aside(fetch)
         if fetch is not None and not sequence.started:
             each = zip(self._stores, fetch.restored, strict=True)
