@@ -129,3 +129,13 @@ def test_what_comes_again_was_used_before() -> None:
     lru.add("first", None, 1)
     lru.add("third", None, 2)
     assert lru.victims(3, 10) == ["second", "third", "first"]
+
+
+def test_what_comes_before_several_is_as_recent_as_the_last_of_them() -> None:
+    """Whichever of them makes room last: what was used once does so before what was used again."""
+    lru = Lru[int](2.0)
+    lru.add(1, None, 0.0, is_again=True)
+    lru.add(2, 1, 1.0)
+    lru.add(3, 1, 0.0, is_again=True)
+    lru.add(0, None, 0.0, is_again=True)
+    assert lru.victims(4, 3.0) == [2, 3, 0, 1]

@@ -136,6 +136,8 @@ class Lru(Retention[T]):
         passed: set[_Ended[T]] = set()
         left: dict[T, int] = {}
         """How many children that are no victims an item has, where some are."""
+        used: dict[T, float] = {}
+        """When such an item was used, as one of these victims was."""
         coming: dict[bool, list[_Ended[T]]] = {False: [], True: []}
         """Heaps of those that come to be ends as victims go."""
         while len(victims) < count:
@@ -158,11 +160,11 @@ class Lru(Retention[T]):
             parent = self._items[item].parent
             if parent is None or parent not in self._items:
                 continue
+            before = self._items[parent]
             left[parent] = left.get(parent, self._children[parent]) - 1
+            used[parent] = max(used.get(parent, before.at), end[0])
             if left[parent] == 0:
-                before = self._items[parent]
-                ended = (max(before.at, end[0]), before.turn, parent)
-                heapq.heappush(coming[before.is_again], ended)
+                heapq.heappush(coming[before.is_again], (used[parent], before.turn, parent))
         for end in passed:
             heapq.heappush(self._ends[self._items[end[2]].is_again], end)
         return victims
