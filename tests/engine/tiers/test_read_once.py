@@ -23,7 +23,7 @@ pytestmark = [needs_native, pytest.mark.usefixtures("always_read")]
 BLOCK = 12288
 """Bytes of a block of LLAMA."""
 DOCUMENT = prompt(1, 200)
-"""Of 6 whole blocks."""
+"""6 whole blocks, and some tokens."""
 
 
 def questions(count: int = 5, length: int = 40) -> list[EngineRequest]:

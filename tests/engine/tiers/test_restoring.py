@@ -124,7 +124,7 @@ class Aside:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._rounds: Counter[tuple[SequenceState, int]] = Counter()
-        """For how many rounds each sequence was aside since it was preempted last."""
+        """Number of rounds that each sequence was aside since it was preempted last."""
         self._times: Counter[tuple[SequenceState, int]] = Counter()
         """How often it came to be aside."""
         self._aside: set[SequenceState] = set()

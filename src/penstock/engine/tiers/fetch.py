@@ -167,7 +167,7 @@ def bytes_ahead(
     ``fetches`` that there are. ``size_of`` gives the bytes of a piece."""
     shared = [0] * len(sizes)
     first: dict[int, int] = {}
-    """Of each store, the number of the first fetch that reads such a piece."""
+    """The number of the first fetch that reads such a piece from a store."""
     for piece in behind:
         if not piece.has_arrived:
             store, number = piece.wanted.store, piece.fetch.number
