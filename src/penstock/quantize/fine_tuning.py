@@ -201,9 +201,9 @@ class _Parts:
                 self._kept[name] = target.module, own, kept
         for index in range(folder.shards):
             self._of_floats(work, SafetensorsFile(folder.shard(index)))
-        embeddings = work.embeddings
-        for name in () if embeddings is None else embeddings.tensors:
-            self.fixed[work.source.stored_name(name)] = embeddings.values(name)
+        if work.embeddings is not None:
+            for name in work.embeddings.tensors:
+                self.fixed[work.source.stored_name(name)] = work.embeddings.values(name)
 
     def _of_floats(self, work: Quantization, file: SafetensorsFile) -> None:
         """Vectors of a shard, and what else is not as it was."""
