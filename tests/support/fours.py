@@ -8,4 +8,6 @@ import numpy as np
 
 
 def zeros_of_fours(matrix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return (matrix.reshape(len(matrix), -1, 4) == 0).sum(axis=2)
+    """The number of zeros in each four of a matrix ``[n, k]``: ``[n, k / 4]``."""
+    zeros: np.ndarray[Any, Any] = (matrix.reshape(len(matrix), -1, 4) == 0).sum(axis=2)
+    return zeros
