@@ -67,7 +67,8 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args(argv)
     config = json.loads((Path(args.model) / "config.json").read_text())
-    per_token = 4 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    per_token = 4 * config["num_hidden_layers"] * config["num_key_value_heads"] * head_dim
     most = config["max_position_embeddings"] - 512
     requests = read_mooncake(args.trace, args.requests)
     prompts = [prompt(each, args.divide, config["vocab_size"], most) for each in requests]
