@@ -8,7 +8,7 @@ import pytest
 from support.restored import NAME_BYTES, Answer, Engine, at_once, small_pieces
 
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.scheduler.sequence import Status
+from penstock.scheduler.sequence import SequenceState, Status
 
 
 @pytest.fixture(autouse=True)
@@ -50,17 +50,23 @@ def test_a_short_prefix_is_worth_waiting_for_however_much_comes_behind_it() -> N
     assert engine.restoring.restored[0].declined == 0
 
 
-def test_what_has_no_room_is_not_waited_for() -> None:
-    """A sequence that is let in first and for whose own prefix there is room reads that itself."""
-    engine = Engine([at_once], num_blocks=20, token_s=1.0)
-    running = engine.add([5] * (8 * BLOCK_SIZE), output=200)
-    engine.step(0.0)
+def one_that_goes_before(engine: Engine) -> SequenceState:
+    """A sequence that goes before one that reads a longer prefix, after three seconds of steps."""
     long = prompt(18)
     engine.hold(0, long)
     engine.add(long)
     short = engine.add([*prompt(2)[:-1], 9, 9], priority=-1)
     for _ in range(30):
         engine.step(0.1)
+    return short
+
+
+def test_what_has_no_room_is_not_waited_for() -> None:
+    """A sequence that is let in first and for whose own prefix there is room reads that itself."""
+    engine = Engine([at_once], num_blocks=20, token_s=1.0)
+    running = engine.add([5] * (8 * BLOCK_SIZE), output=200)
+    engine.step(0.0)
+    short = one_that_goes_before(engine)
     assert running.status is Status.RUNNING
     assert short.status is Status.FINISHED
     assert short.num_cached_tokens == 2 * BLOCK_SIZE
@@ -72,12 +78,7 @@ def test_what_the_store_does_not_have_any_more_is_not_waited_for() -> None:
     engine = Engine([lambda: answers.pop() if answers else at_once()], num_blocks=20, token_s=1.0)
     engine.add([5] * (8 * BLOCK_SIZE), output=200)
     engine.step(0.0)
-    long = prompt(18)
-    engine.hold(0, long)
-    engine.add(long)
-    short = engine.add([*prompt(2)[:-1], 9, 9], priority=-1)
-    for _ in range(30):
-        engine.step(0.1)
+    short = one_that_goes_before(engine)
     assert short.status is Status.FINISHED
     assert short.num_cached_tokens == 2 * BLOCK_SIZE
 
